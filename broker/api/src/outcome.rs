@@ -9,6 +9,9 @@ use weft_protocol::lane;
 
 use super::formatting::{count, duration, percent};
 
+/// Error of a GPU time, as a part of it, from which on its bounds are shown.
+const CLOSE_RATIO: f64 = 0.1;
+
 /// Outcome of one job under weft. Times from predictions are estimates.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
@@ -22,6 +25,13 @@ pub struct Outcome {
     pub background_s: f64,
     /// Its whole GPU time, ns, estimated; `None`: nothing to estimate from.
     pub gpu_ns: Option<u64>,
+    /// Bounds of it, ns: kernels of a few microseconds cannot be timed exactly, and a foreground
+    /// job without a profile counts from its first launches to its waits.
+    #[serde(default)]
+    pub gpu_least_ns: Option<u64>,
+    /// See `gpu_least_ns`.
+    #[serde(default)]
+    pub gpu_most_ns: Option<u64>,
     /// Part of that while other jobs were attached, ns.
     pub gpu_shared_ns: u64,
     /// Kernel and graph launches.
@@ -177,6 +187,18 @@ pub struct Warning {
 }
 
 impl Outcome {
+    /// Its GPU time for people, with bounds if it may be off by more than a tenth.
+    pub fn gpu_text(&self) -> Option<String> {
+        let ns = self.gpu_ns?;
+        let (least, most) = (self.gpu_least_ns.unwrap_or(ns), self.gpu_most_ns.unwrap_or(ns));
+        let error = ns.saturating_sub(least).max(most.saturating_sub(ns));
+        Some(match least {
+            _ if error as f64 <= ns as f64 * CLOSE_RATIO => format!("about {}", duration(ns)),
+            0 => format!("at most {}", duration(most)),
+            _ => format!("{} to {}", duration(least), duration(most)),
+        })
+    }
+
     /// One line for people.
     pub fn line(&self) -> String {
         let ran = |seconds: f64| duration((seconds.max(0.0) * 1e9) as u64);
@@ -193,8 +215,8 @@ impl Outcome {
             ),
         };
         parts.push(format!("ran {}, {role}", ran(self.ran_s)));
-        parts.push(match self.gpu_ns {
-            Some(ns) => format!("had about {} of GPU time", duration(ns)),
+        parts.push(match self.gpu_text() {
+            Some(gpu) => format!("had {gpu} of GPU time"),
             None => count(self.launches, "launch", "launches"),
         });
         // The loss at marked requests is the more complete one, so it has precedence.

@@ -3,12 +3,13 @@
 #![deny(unsafe_code)]
 
 use std::fs::{self, File};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::{Access, access};
 use rustix::process::Pid;
 
 use super::config::keys::{self, ConfigSection};
@@ -144,6 +145,9 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         loaded.errors.iter().for_each(|wrong| eprintln!("weft: {wrong}"));
         return Ok(ExitCode::from(2));
     }
+    if args.replace {
+        check_files(&merged(&args, &loaded)).context("the running broker was not replaced")?;
+    }
     if args.background {
         return background(&args, &places, &sources);
     }
@@ -197,6 +201,27 @@ fn end_running(places: &Places) -> Result<(File, Option<Pid>)> {
         bail!("the broker (process {pid}) runs as systemd's {unit}: replace it by systemctl restart {unit}");
     }
     Ok((turn, stop::give_way(places)?))
+}
+
+/// Fails if a broker could not write the files that its options name. A broker that cannot start
+/// must not end the running one.
+fn check_files(args: &BrokerArgs) -> Result<()> {
+    if let Some(path) = &args.trace {
+        let opened = File::options().create(true).append(true).open(path);
+        opened.with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    for address in &args.metrics {
+        let MetricsAddress::Unix(path) = absolute(address) else {
+            continue;
+        };
+        let folder = path.parent().unwrap_or(&path);
+        access(folder, Access::WRITE_OK | Access::EXEC_OK)
+            .with_context(|| format!("metrics at {address}: cannot make a socket in {}", folder.display()))?;
+        if fs::symlink_metadata(&path).is_ok_and(|facts| !facts.file_type().is_socket()) {
+            bail!("metrics at {address}: path exists and is not a socket: remove it or choose another");
+        }
+    }
+    Ok(())
 }
 
 /// weft's systemd unit that a process belongs to; `None` if this process belongs to it too.
@@ -344,6 +369,12 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     if !args.replace && admin::pings(places) {
         return runs_already(args, places);
     }
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(places.log())
+        .with_context(|| format!("cannot write {}", places.log().display()))?;
     // One of several starters starts a broker; the others wait for its answer.
     let (_turn, replaced) = match args.replace {
         true => end_running(places)?,
@@ -352,12 +383,6 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     if admin::pings(places) {
         return runs_already(args, places);
     }
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(places.log())
-        .with_context(|| format!("cannot write {}", places.log().display()))?;
     let _ = log_file::turn_over(&log, &places.log());
     let program = fs::read_link("/proc/self/exe").context("cannot find this program")?;
     let mut command = Command::new(program);

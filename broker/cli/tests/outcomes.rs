@@ -326,6 +326,29 @@ fn one_command_replaces_a_broker_and_its_jobs_go_on() {
         .env("WEFT_CONFIG", home.path().join("wrong.toml"));
     assert_eq!(wrong.output().expect("ran").status.code(), Some(2));
     assert_eq!((home.status().broker.pid, job.attached.channel.lost()), (first, false));
+    for files in [
+        ["--trace", "/nowhere/trace"],
+        ["--metrics", "unix:/nowhere/metrics"],
+        ["--metrics", "unix:/etc/passwd"],
+    ] {
+        for place in [&[][..], &["--background"][..]] {
+            let done = home.done(&[&["broker", "--replace"], place, &files].concat());
+            assert!(
+                text(&done.stderr).contains(files[1].trim_start_matches("unix:")),
+                "{done:?}"
+            );
+            assert_eq!(done.status.code(), Some(1));
+            assert_eq!((home.status().broker.pid, job.attached.channel.lost()), (first, false));
+        }
+    }
+    let log = home.places().log();
+    let kept = std::fs::read(&log).expect("the log");
+    std::fs::remove_file(&log).expect("removed");
+    std::fs::create_dir(&log).expect("made");
+    assert!(!home.done(&["broker", "--replace", "--background"]).status.success());
+    assert_eq!((home.status().broker.pid, job.attached.channel.lost()), (first, false));
+    std::fs::remove_dir(&log).expect("removed");
+    std::fs::write(&log, kept).expect("written");
 
     let said = replaced(&home, &["--policy", "fikit"]);
     assert!(said.contains(&format!("which replaces {first}")), "{said}");

@@ -1092,13 +1092,14 @@ impl Core {
 /// Tally of a client as a foreground job. Without a profile its launches have no times. Then the
 /// time from first launches to waits counts.
 fn foreground_tally(client: &ClientState, lateness: Option<Lateness>) -> RoleTally {
-    let gpu = match lateness {
-        Some(lateness) if client.times.is_empty() => lateness.stretches as Ns,
-        _ => client.foreground.gpu,
-    };
-    RoleTally {
-        gpu,
-        ..client.foreground
+    match lateness {
+        Some(lateness) if client.times.is_empty() => RoleTally {
+            gpu: lateness.stretches as Ns,
+            at_most: lateness.stretches as Ns,
+            brief: 0,
+            ..client.foreground
+        },
+        _ => client.foreground,
     }
 }
 

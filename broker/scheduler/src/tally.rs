@@ -5,11 +5,20 @@
 use serde::Serialize;
 use weft_protocol::{Ns, lane::HOST_COPY};
 
+/// Time of a launch below which its uncertain part, 1.5 us, is more than a tenth, ns. The device
+/// reaches an event on an idle stream when the host records it. A record and a launch take the host
+/// that time.
+const BRIEF_NS: Ns = 15_000;
+
 /// Launches of a client in one role, kernels, graphs and copies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct RoleTally {
     /// Their predicted GPU time, ns. Copies between host and device have engines of their own.
     pub gpu: Ns,
+    /// Launches in it that are too short to be timed exactly.
+    pub brief: u64,
+    /// Part of `gpu` that is only a bound, ns: times from first launches to waits.
+    pub at_most: Ns,
     /// Launches that are predicted to take longer than the delay bound.
     pub over_bound: u64,
     /// The longest prediction, ns.
@@ -28,6 +37,7 @@ impl RoleTally {
     pub fn launched(&mut self, kernel: u64, time: Ns, bound: Ns) {
         if kernel != HOST_COPY {
             self.gpu = self.gpu.saturating_add(time);
+            self.brief += u64::from(time < BRIEF_NS);
         }
         if time > self.usual {
             self.launched_long(kernel, time, bound);
@@ -40,6 +50,7 @@ impl RoleTally {
         self.launched(kernel, time, bound);
         if kernel != HOST_COPY {
             self.gpu = self.gpu.saturating_add(time.saturating_mul(more));
+            self.brief += more * u64::from(time < BRIEF_NS);
         }
         if time > bound {
             self.over_bound += more;

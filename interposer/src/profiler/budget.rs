@@ -98,7 +98,7 @@ impl Budget {
 }
 
 /// Time of a launch onto an idle device that always counts as uninterrupted.
-const AT_ONCE_NS: Ns = 50_000;
+pub const AT_ONCE_NS: Ns = 50_000;
 
 /// Usual time of a serving job's launch onto an idle device, ns. The sampled time includes the
 /// host's, so a launch of a thread that lost its core is no sample. On a slow host all launches
@@ -107,9 +107,10 @@ const AT_ONCE_NS: Ns = 50_000;
 pub struct UsualLaunch(Ns);
 
 impl UsualLaunch {
-    /// Learns a launch's time. Returns whether its thread kept its core.
-    pub fn kept_core(&mut self, taken: Ns) -> bool {
-        let longest = self.0.saturating_mul(UNUSUAL_FACTOR).max(AT_ONCE_NS);
+    /// Learns a launch's time. Returns whether its thread kept its core. `least`: shortest time
+    /// that is unusual, ns.
+    pub fn kept_core(&mut self, taken: Ns, least: Ns) -> bool {
+        let longest = self.0.saturating_mul(UNUSUAL_FACTOR).max(least);
         self.0 = (self.0 * (AVERAGED_COUNT - 1) + taken.min(longest)) / AVERAGED_COUNT;
         taken <= longest
     }
@@ -211,16 +212,19 @@ mod tests {
     #[test]
     fn a_slow_hosts_launches_are_samples_and_interrupted_ones_are_not() {
         let mut usual = UsualLaunch::default();
-        let quick = (0..100).all(|_| usual.kept_core(5_000));
-        assert!(quick && !usual.kept_core(80_000), "one of many took much longer");
+        let quick = (0..100).all(|_| usual.kept_core(5_000, AT_ONCE_NS));
         assert!(
-            (0..100).all(|_| usual.kept_core(6_000)),
+            quick && !usual.kept_core(80_000, AT_ONCE_NS),
+            "one of many took much longer"
+        );
+        assert!(
+            (0..100).all(|_| usual.kept_core(6_000, AT_ONCE_NS)),
             "the interrupted one counts little"
         );
         let mut usual = UsualLaunch::default();
-        let dropped = (0..100).filter(|_| !usual.kept_core(80_000)).count();
+        let dropped = (0..100).filter(|_| !usual.kept_core(80_000, AT_ONCE_NS)).count();
         assert!((1..=12).contains(&dropped), "{dropped} launches of 80 us were dropped");
-        assert!(!usual.kept_core(400_000));
+        assert!(!usual.kept_core(400_000, AT_ONCE_NS));
     }
 
     #[test]

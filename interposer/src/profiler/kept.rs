@@ -8,6 +8,7 @@ use weft_protocol::lane::{Kind, RECORDS};
 use super::budget::{Budget, Stride, UsualLaunch};
 use super::window::{self, Point, Scale};
 use super::{OpenSample, SamplerContext, WINDOW};
+use crate::client::clock;
 use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::driver::stream::Stream;
 
@@ -45,6 +46,8 @@ pub(super) struct Begun {
     pub(super) kernel: u64,
     pub(super) sequence: u64,
     pub(super) entered: Ns,
+    /// When the first event was recorded, at the earliest.
+    pub(super) asked: Ns,
     pub(super) launched: Ns,
     pub(super) after_sync: bool,
     pub(super) onto_idle: bool,
@@ -65,8 +68,8 @@ pub(super) struct SampledLaunch {
 #[derive(Debug, Default)]
 pub(super) struct EventWindow {
     pub(super) taken: Vec<SampledLaunch>,
-    /// A second event after the first launch, for an event's cost.
-    pub(super) extra: Option<Event>,
+    /// A second event after the first launch, for an event's cost, and when it was recorded, ns.
+    pub(super) extra: Option<(Event, Ns)>,
 }
 
 impl EventWindow {
@@ -92,6 +95,8 @@ impl EventWindow {
 pub(super) struct SamplerState {
     pub(super) budget: Budget,
     pub(super) usual_launch: UsualLaunch,
+    /// Time of a sample's two records.
+    pub(super) usual_records: UsualLaunch,
     pub(super) stride: Stride,
     pub(super) passed: u32,
     pub(super) context: Option<Context>,
@@ -103,8 +108,7 @@ pub(super) struct SamplerState {
     pub(super) closed: std::collections::VecDeque<EventWindow>,
     /// Least time between two consecutive events.
     pub(super) tick: Option<f64>,
-    /// Number of measurements. The least of several counts, because a late host makes the time
-    /// longer.
+    /// Number of measurements.
     pub(super) ticks: u32,
     pub(super) rate: Option<f64>,
     /// A first reading of the rate, to be confirmed.
@@ -176,7 +180,7 @@ impl SamplerState {
     pub(super) fn measure_event(&mut self, driver: &EventCalls, stream: Stream) {
         let Some(event) = self.event(driver) else { return };
         if driver.relaxed(|| driver.record(event, stream)) {
-            self.open.extra = Some(event);
+            self.open.extra = Some((event, clock::now()));
         } else {
             self.spare.push(event);
         }
@@ -199,14 +203,17 @@ impl SamplerState {
                 taken.point.end = end;
             }
         }
-        if let (Some(extra), Some(first)) = (window.extra, window.taken.first())
+        self.set_rate(driver, window);
+        if let (Some((extra, at)), Some(first)) = (window.extra, window.taken.first())
+            && first
+                .point
+                .ended_after(at, self.rate.unwrap_or_else(|| self.likeliest()))
             && let Some(tick) = driver.elapsed(first.end, extra)
             && tick >= 0.0
         {
             self.tick = Some(self.tick.map_or(tick, |least| least.min(tick)));
             self.ticks += 1;
         }
-        self.set_rate(driver, window);
         true
     }
 
@@ -292,7 +299,10 @@ impl SamplerState {
 
     pub(super) fn take_back(&mut self, window: EventWindow) {
         let events = window.taken.iter().flat_map(|taken| [taken.start, taken.end]);
-        self.spare
-            .extend(events.chain(window.extra).filter(|event| *event != NONE));
+        self.spare.extend(
+            events
+                .chain(window.extra.map(|(event, _)| event))
+                .filter(|event| *event != NONE),
+        );
     }
 }

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use weft_protocol::Ns;
 use weft_protocol::lane::Kind;
 
-use self::budget::{Pause, Work};
+use self::budget::{AT_ONCE_NS, Pause, Work};
 use self::kept::{BEGUN, Begun, EventWindow, NONE, SampledLaunch, SamplerState};
 use self::tally::Tally;
 use self::window::Point;
@@ -59,6 +59,10 @@ const QUERY_COST_NS: Ns = 5_000;
 /// Launch time above which the thread had no core. The device may have waited for it, so the launch
 /// is no sample.
 const INTERRUPTED_NS: Ns = 10_000_000;
+
+/// Time of two records above which a thread without a core explains it better than a slow driver,
+/// ns: a record takes about 1 us.
+const RECORDS_NS: Ns = 4_000;
 
 /// Small windows in which an event's cost is measured.
 const TICKS: u32 = 16;
@@ -171,6 +175,7 @@ impl Sampler {
         // After other work the first event is reached as the kernel begins.
         let first = inside.open.taken.is_empty();
         let onto_idle = first && (after_sync || driver.relaxed(|| driver.is_idle(launch.stream())));
+        let asked = clock::now();
         let half = inside.half(driver, launch.stream(), sampled);
         let launched = clock::now();
         inside.budget.spend(Work::Record, launched.saturating_sub(entered));
@@ -181,6 +186,7 @@ impl Sampler {
             kernel: launch.identity(),
             sequence,
             entered,
+            asked,
             launched,
             after_sync,
             onto_idle,
@@ -283,22 +289,28 @@ impl Sampler {
         let driver = around.driver;
         let ends = half.end != NONE;
         let taken = returned.saturating_sub(half.entered);
-        let kept_core = match half.onto_idle && !around.link.sampling() {
-            true => inside.usual_launch.kept_core(taken),
+        let serves = !around.link.sampling();
+        let kept_core = match half.onto_idle && serves {
+            true => inside.usual_launch.kept_core(taken, AT_ONCE_NS),
             false => taken <= INTERRUPTED_NS,
         };
-        if result != 0
-            || !kept_core
-            || around.captures.load(Ordering::Acquire) != 0
-            || (ends && !driver.relaxed(|| driver.record(half.end, half.stream)))
-        {
+        // If the device has passed the first event, it may have waited for the launch.
+        let behind_work = || half.onto_idle || !serves || !ends || driver.query(half.start) == Reached::NotYet;
+        let counts = result == 0
+            && kept_core
+            && around.captures.load(Ordering::Acquire) == 0
+            && driver.relaxed(|| behind_work() && (!ends || driver.record(half.end, half.stream)));
+        let left = clock::now();
+        let records = half.launched.saturating_sub(half.asked) + left.saturating_sub(returned);
+        // On an idle device the time of the records is the kernel's, too.
+        let at_once = !(half.onto_idle && serves && ends) || inside.usual_records.kept_core(records, RECORDS_NS);
+        if !counts || !at_once {
             inside
                 .spare
                 .extend([half.start, half.end].into_iter().filter(|event| *event != NONE));
             self.close(inside);
             return;
         }
-        let left = clock::now();
         inside.open.taken.push(SampledLaunch {
             start: half.start,
             end: half.end,

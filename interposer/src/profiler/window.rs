@@ -33,6 +33,16 @@ pub struct Point {
     pub onto_idle: bool,
 }
 
+impl Point {
+    /// Whether its kernel ended after `at`, wall ns. `rate`: see [`Scale`].
+    ///
+    /// Two events that the host has recorded by then are one event's cost apart. On an idle device
+    /// they are as far apart as the host's records.
+    pub fn ended_after(&self, at: Ns, rate: f64) -> bool {
+        (self.end - self.start) * rate >= at.saturating_sub(self.entered) as f64
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     pub kernel: u64,
@@ -140,6 +150,14 @@ mod tests {
         let time = |points: &[Point]| samples(points, REAL).next().map(|sample| sample.time);
         assert_eq!(time(&[first, after]), Some(4_000));
         assert_eq!(time(&[point(1, 0, 0.0, 4_500.0), after]), Some(2_000));
+    }
+
+    #[test]
+    fn an_events_cost_is_measured_behind_work_alone() {
+        // Recorded 5 us after the sampler began, and reached before that or later.
+        let (early, late) = (point(1, 1_000, 0.0, 4_000.0), point(1, 1_000, 0.0, 50_000.0));
+        assert!(!early.ended_after(6_000, 1.0) && late.ended_after(6_000, 1.0));
+        assert!(early.ended_after(6_000, 2.0), "half as fast a device");
     }
 
     #[test]

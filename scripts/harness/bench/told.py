@@ -22,7 +22,8 @@ LONG = {64: 2_000_000}
 # Waits of a training that is profiled: two seconds at most.
 PROFILED_WAITS = "40"
 
-# Largest error of a figure, as a part of it; for `lost`, as a part of the service's time.
+# Largest error of a figure, as a part of it, unless weft itself gives wider bounds. That of `lost`
+# is a part of the service's time.
 PART, POINTS = 0.10, 0.02
 
 
@@ -188,6 +189,8 @@ def flat(outcome):
     lost, won = outcome.get("lost") or {}, outcome.get("won") or {}
     return {
         "gpu": outcome.get("gpu_ns"),
+        "gpu_least": outcome.get("gpu_least_ns"),
+        "gpu_most": outcome.get("gpu_most_ns"),
         "lost_ns": lost.get("ns"),
         "lost": lost.get("part"),
         "won": won.get("over_exclusive_ns"),
@@ -247,18 +250,20 @@ def judge(log, pids, times, views, filled):
     spans = log.requests(service)
     inside = sum(each["inside"] for each in (beside.one(log, others, *span) for span in spans))
     by_log = beside.lost_by_log(log, service, others)
-    figures = []
+    figures, errors = [], []
     for name, pid in pids.items():
         real = log.busy(pid)
+        within = max(PART * real, *own_error(views["history"].get(pid, {})))
+        errors.append(within if name != "service" else 0)
         for view, told in views.items():
             told = told.get(pid, {})
-            figures.append(Figure(name, "GPU time", view, told.get("gpu"), real, PART * real))
+            figures.append(Figure(name, "GPU time", view, told.get("gpu"), real, within))
             if name != "service":
-                figures.append(Figure(name, "won", view, told.get("won"), real, PART * real))
+                figures.append(Figure(name, "won", view, told.get("won"), real, within))
             elif view not in ("metrics", "report"):
                 figures.append(lost(view, told.get("lost"), clock, by_log))
     real = sum(map(log.busy, others)) - inside
-    figures.append(Figure("all", "filled", "report", filled, real, PART * real))
+    figures.append(Figure("all", "filled", "report", filled, real, max(PART * real, sum(errors))))
     figures += agreement(pids, views)
     beside_them = {
         "lost by clock": clock["lost"],
@@ -267,6 +272,13 @@ def judge(log, pids, times, views, filled):
         "lost told": views["history"].get(service, {}).get("lost"),
     }
     return figures, beside_them
+
+
+def own_error(outcome):
+    """The distances of a job's GPU time from the bounds that weft gives it."""
+    figures = [outcome.get(name) or 0 for name in ("gpu", "gpu_least", "gpu_most")]
+    told, least, most = figures
+    return told - least, most - told
 
 
 def lost(view, told, clock, by_log):

@@ -177,9 +177,9 @@ fn render_cards(page: &mut String, run: &Run) {
                 )
             }
             (None, None) => {
-                let gpu = outcome.gpu_ns.map_or(String::new(), |ns| {
-                    format!("had about {} of GPU time; ", text::duration(ns))
-                });
+                let gpu = outcome
+                    .gpu_text()
+                    .map_or(String::new(), |gpu| format!("had {gpu} of GPU time; "));
                 let role = match outcome.foreground_s > 0.0 {
                     true => "nothing was measured at its waits",
                     false => "alone on the GPU",

@@ -165,7 +165,7 @@ impl IntervalRecorder {
                 new.waits = part.waits as i64;
                 new.lost_ns = whole_step(&mut job.late, part.late);
                 new.judged_ns = whole_step(&mut job.judged, part.judged);
-                new.cost_ns = whole_step(&mut job.cost, part.costs.iter().map(|(_, cost)| cost).sum());
+                new.cost_ns = whole_step(&mut job.cost, part.cost);
                 new.cost_of_ns = whole_step(&mut job.cost_of, part.cost_of);
                 job.take_stretches(seen.stretches);
             }
@@ -347,7 +347,7 @@ mod tests {
         recorder.joined(2, 8, 0, 0);
         for of in 2..100 {
             let mut part = part("background", 0, 1);
-            part.costs = vec![(of, 10.5), (2, 1.0)];
+            (part.cost, part.costs) = (11.5, vec![(of, 10.5), (2, 1.0)]);
             recorder.take(of * S, 1, &seen(Some(&part), 0));
         }
         let recording = recorder.recording(1).expect("there");

@@ -388,16 +388,13 @@ impl OutcomeThread {
             self.take(now, view);
         }
         let views_have = |client: u64| views.iter().any(|view| view.snapshot.client(Client(client)).is_some());
-        for (client, watched) in &self.clients {
-            if !views_have(*client) {
-                let seen = Seen {
-                    part: None,
-                    lane: watched.entry.tallies(),
-                    stretches: None,
-                    slowdown_allowed: None,
-                };
-                self.recorder.take(now, *client, &seen);
-            }
+        let apart = self
+            .clients
+            .values()
+            .filter(|watched| !views_have(watched.entry.client));
+        let apart: Vec<Arc<Entry>> = apart.map(|watched| Arc::clone(&watched.entry)).collect();
+        for entry in apart {
+            self.take_apart(now, &entry);
         }
     }
 
@@ -640,10 +637,27 @@ impl OutcomeThread {
         }
     }
 
-    fn left(&mut self, entry: &Entry, (ending, runs_on): (Ending, bool), view: Option<&View>, now: Ns) {
-        if let Some(view) = view {
-            self.take(now, view);
+    /// Adds the last figures of a client that ends at `now`.
+    fn end(&mut self, entry: &Entry, view: Option<&View>, now: Ns) {
+        match view {
+            Some(view) => self.take(now, view),
+            None => self.take_apart(now, entry),
         }
+    }
+
+    /// Adds the figures of a client that is on no device.
+    fn take_apart(&mut self, now: Ns, entry: &Entry) {
+        let seen = Seen {
+            part: None,
+            lane: entry.tallies(),
+            stretches: None,
+            slowdown_allowed: None,
+        };
+        self.recorder.take(now, entry.client, &seen);
+    }
+
+    fn left(&mut self, entry: &Entry, (ending, runs_on): (Ending, bool), view: Option<&View>, now: Ns) {
+        self.end(entry, view, now);
         if let Some(outcome) = self.outcome(entry.client) {
             let recording = self.recording(entry.client, &outcome);
             let row = row(entry, ending, &outcome);
@@ -736,11 +750,16 @@ fn row(entry: &Entry, ending: Ending, outcome: &Outcome) -> HistoryRow {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
+    use proptest::prelude::*;
     use weft_protocol::transport::map::SharedLane;
-    use weft_scheduler::{Config, Core, Event};
+    use weft_scheduler::{Config, Core, Event, Lateness};
 
     use super::*;
     use crate::clients::registry::NewEntry;
+
+    const MS: Ns = 1_000_000;
 
     fn entry(client: u64) -> Arc<Entry> {
         Arc::new(Entry::new(NewEntry {
@@ -794,6 +813,320 @@ mod tests {
         assert_eq!((recording.sum().length_ns, recording.sum().background_ns), (140, 100));
         let recording = thread.recording(1, &outcome).expect("there");
         assert_eq!((recording.sum().length_ns, recording.sum().foreground_ns), (190, 190));
+    }
+
+    /// Clients of the property, and devices; device 0 has no name at first.
+    const PLACES: usize = 5;
+    const DEVICES: usize = 3;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Join(usize),
+        /// Its device's name becomes known; it begins anew in that device's core.
+        Move(usize, usize),
+        /// It waits for memory, in no core.
+        Aside(usize),
+        Work(usize, Work),
+        Name,
+        Look,
+        /// A snapshot from before some other messages.
+        LateLook(Ns),
+        Leave(usize, bool),
+        Pass(Ns),
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    struct Work {
+        gpu: Ns,
+        late: i32,
+        judged: u32,
+        launches: u64,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let work = (0..500 * MS, -1_000_000..1_000_000_i32, 0..2_000_000_u32, 0..50_u64);
+        let work = work.prop_map(|(gpu, late, judged, launches)| Work {
+            gpu,
+            late,
+            judged,
+            launches,
+        });
+        let step = prop_oneof![
+            2 => (0..PLACES).prop_map(Step::Join),
+            1 => (0..PLACES, 1..DEVICES).prop_map(|(place, device)| Step::Move(place, device)),
+            1 => (0..PLACES).prop_map(Step::Aside),
+            6 => (0..PLACES, work).prop_map(|(place, work)| Step::Work(place, work)),
+            1 => Just(Step::Name),
+            4 => Just(Step::Look),
+            1 => (1..3_000 * MS).prop_map(Step::LateLook),
+            2 => (0..PLACES, any::<bool>()).prop_map(|(place, viewed)| Step::Leave(place, viewed)),
+            6 => (1..1_500 * MS).prop_map(Step::Pass),
+        ];
+        proptest::collection::vec(step, 1..80)
+    }
+
+    /// A client as the scheduler has it.
+    struct Played {
+        entry: Arc<Entry>,
+        joined: Ns,
+        /// `None`: it waits for memory.
+        device: Option<usize>,
+        view: ClientView,
+        /// GPU time of earlier cores, ns.
+        before: Ns,
+    }
+
+    /// Plays the scheduler's messages, and compares the recordings with the outcomes.
+    struct Books {
+        thread: OutcomeThread,
+        now: Ns,
+        numbers: u64,
+        named: bool,
+        places: [Option<Played>; PLACES],
+        late: bool,
+        /// Lateness that intervals with background jobs had, and costs of ended jobs, ns.
+        lateness: f64,
+        costs: f64,
+    }
+
+    impl Books {
+        fn new() -> Books {
+            let settings = OutcomeSettings {
+                delay_bound: 500_000,
+                longest_wait: Duration::from_secs(2),
+                history: HistoryWriter::deaf(),
+                clock: || 0,
+            };
+            Books {
+                thread: OutcomeThread::new(settings, channel().1),
+                now: 1_000 * MS,
+                numbers: 0,
+                named: false,
+                places: Default::default(),
+                late: false,
+                lateness: 0.0,
+                costs: 0.0,
+            }
+        }
+
+        fn blank(client: u64) -> ClientView {
+            let mut core = Core::new(Config::default());
+            let attached = Event::Attached {
+                client: Client(client),
+                priority: 0,
+                profile: None,
+            };
+            core.handle(0, attached, &mut Vec::new());
+            core.snapshot().clients.remove(0)
+        }
+
+        /// Snapshots of all devices. The first places are the most important.
+        fn views(&self) -> Vec<View> {
+            let view = |device: usize| {
+                let mut snapshot = Core::new(Config::default()).snapshot();
+                let members = self.places.iter().flatten();
+                let members = members.filter(|played| played.device == Some(device));
+                snapshot.clients = members.map(|played| played.view.clone()).collect();
+                let alone = snapshot.clients.len() == 1;
+                for (at, client) in snapshot.clients.iter_mut().enumerate() {
+                    client.mode = match at {
+                        _ if alone => "alone",
+                        0 | 1 => "foreground",
+                        _ => "background",
+                    };
+                }
+                View {
+                    uuid: (device > 0 || self.named).then(|| format!("{device:032}")),
+                    snapshot,
+                    under_mps: 0,
+                    not_under_mps: 0,
+                }
+            };
+            (0..DEVICES).map(view).collect()
+        }
+
+        /// Adds up the lateness that this snapshot assigns to background jobs.
+        fn expect(&mut self, now: Ns, view: &View) {
+            let clients = view.snapshot.clients.iter();
+            let clients = clients.map(|view| ClientLook {
+                view,
+                since: self.thread.clients[&view.client].since,
+                marked: None,
+            });
+            let clients: Vec<ClientLook<'_>> = clients.collect();
+            let device = view.uuid.as_deref().unwrap_or_default();
+            let parts = self.thread.book.clone().look(now, device, &clients);
+            let of = |mode: &'static str| parts.iter().filter(move |part| part.mode == mode);
+            if of("background").count() > 0 {
+                self.lateness += of("foreground").map(|part| part.late).sum::<f64>();
+            }
+        }
+
+        fn look(&mut self, now: Ns) {
+            let views = self.views();
+            for view in &views {
+                self.expect(now, view);
+            }
+            self.thread.hear(OutcomeMessage::Views(views, now));
+        }
+
+        fn step(&mut self, step: &Step) {
+            match *step {
+                Step::Join(place) if self.places[place].is_none() => {
+                    self.numbers += 1;
+                    let entry = entry(self.numbers);
+                    self.thread.hear(OutcomeMessage::Joined(Arc::clone(&entry), self.now));
+                    self.places[place] = Some(Played {
+                        entry,
+                        joined: self.now,
+                        device: Some(0),
+                        view: Books::blank(self.numbers),
+                        before: 0,
+                    });
+                }
+                Step::Move(place, device) => self.moves(place, Some(device)),
+                Step::Aside(place) => {
+                    let waits = self.places[place]
+                        .as_ref()
+                        .is_some_and(|played| played.device.is_some());
+                    self.moves(place, if waits { None } else { Some(0) });
+                }
+                Step::Work(place, work) => {
+                    let Some(played) = self.places[place].as_mut() else {
+                        return;
+                    };
+                    let counter = &played.entry.lane.counters.launches;
+                    counter.fetch_add(work.launches, Ordering::Relaxed);
+                    let is_important = place < 2;
+                    if played.device.is_none() {
+                        return;
+                    }
+                    let view = &mut played.view;
+                    view.known_launches += work.launches;
+                    match is_important {
+                        true => view.foreground.gpu += work.gpu,
+                        false => view.background.gpu += work.gpu,
+                    }
+                    let lateness = view.lateness.get_or_insert(Lateness::default());
+                    lateness.late += f64::from(work.late) / 3.0;
+                    lateness.alone += f64::from(work.judged);
+                    lateness.waits += 1;
+                }
+                Step::Name => self.named = true,
+                Step::Look => self.look(self.now),
+                Step::LateLook(ago) => {
+                    self.late = true;
+                    self.look(self.now.saturating_sub(ago));
+                }
+                Step::Leave(place, viewed) => self.leaves(place, viewed),
+                Step::Pass(time) => self.now += time,
+                Step::Join(_) => {}
+            }
+        }
+
+        fn moves(&mut self, place: usize, device: Option<usize>) {
+            let Some(played) = self.places[place].as_mut() else {
+                return;
+            };
+            if played.device == device {
+                return;
+            }
+            let client = played.entry.client;
+            played.device = device;
+            played.before += played.view.foreground.gpu + played.view.background.gpu;
+            played.view = Books::blank(client);
+            if device.is_some() {
+                self.thread.hear(OutcomeMessage::Moved(client, self.now));
+            }
+        }
+
+        fn leaves(&mut self, place: usize, viewed: bool) {
+            let Some(device) = self.places[place].as_ref().map(|played| played.device) else {
+                return;
+            };
+            let view = device.filter(|_| viewed).map(|device| self.views().swap_remove(device));
+            if let Some(view) = &view {
+                self.expect(self.now, view);
+            }
+            let Some(played) = self.places[place].take() else {
+                return;
+            };
+            let client = played.entry.client;
+            // The books as they are put into the history.
+            self.thread.end(&played.entry, view.as_ref(), self.now);
+            self.check(&played);
+            let costs = self.thread.recorder.recording(client).expect("there").costs;
+            self.costs += costs.iter().map(|cost| cost.ns as f64).sum::<f64>();
+            self.thread.hear(OutcomeMessage::Left {
+                entry: played.entry,
+                ending: Ending::Goodbye,
+                runs_on: false,
+                view: None,
+                now: self.now,
+            });
+        }
+
+        /// `played` was in the last snapshot.
+        fn check(&self, played: &Played) {
+            let client = played.entry.client;
+            let outcome = self.thread.figures(client).expect("there");
+            let recording = self.thread.recording(client, &outcome).expect("there");
+            let sum = recording.sum();
+            assert_eq!(sum.gpu_ns as Ns, outcome.gpu_shared_ns);
+            assert_eq!(sum.launches as u64, outcome.launches);
+            if let Some(lost) = outcome.lost {
+                assert_eq!((sum.lost_ns, sum.waits as u64), (lost.ns, lost.waits));
+            }
+            if let Some(cost) = outcome.cost {
+                assert_eq!(sum.cost_ns, cost.ns);
+            }
+            let seconds = |ns: i64| ns as f64 / 1e9;
+            let same = |ns: i64, s: f64| (seconds(ns) - s).abs() < 1e-6;
+            assert!(same(sum.foreground_ns, outcome.foreground_s), "{sum:?} {outcome:?}");
+            assert!(same(sum.background_ns, outcome.background_s), "{sum:?} {outcome:?}");
+            for one in &recording.intervals {
+                let roles = one.foreground_ns + one.background_ns + one.memory_wait_ns;
+                assert!((0..=one.length_ns).contains(&roles), "{one:?}");
+            }
+            let attached = self.now - played.joined;
+            assert!(sum.length_ns as Ns <= attached, "{sum:?} of {attached}");
+            assert!(self.thread.book.roles_ns(client) <= attached);
+            if !self.late {
+                assert_eq!(sum.length_ns as Ns, attached);
+            }
+        }
+
+        fn end(mut self) {
+            self.look(self.now);
+            for played in self.places.iter().flatten() {
+                self.check(played);
+                let real = played.before + played.view.foreground.gpu + played.view.background.gpu;
+                let shared = self.thread.figures(played.entry.client).expect("there").gpu_shared_ns;
+                assert!(shared <= real, "{shared} of {real}");
+            }
+            for place in 0..PLACES {
+                self.leaves(place, false);
+            }
+            assert!(
+                (self.costs - self.lateness).abs() <= self.numbers as f64 * self.numbers as f64 + 1e-3,
+                "{} of {}",
+                self.costs,
+                self.lateness
+            );
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        #[test]
+        fn books_are_right(steps in steps()) {
+            let mut books = Books::new();
+            for step in &steps {
+                books.step(step);
+            }
+            books.end();
+        }
     }
 
     #[test]

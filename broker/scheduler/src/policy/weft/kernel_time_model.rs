@@ -64,6 +64,8 @@ struct AwaitedLaunch {
     /// Charge, ns.
     cost: Ns,
     at: Ns,
+    /// The device's switch to this job before it, ns.
+    switch: Ns,
 }
 
 /// Measured times of a kernel.
@@ -138,6 +140,8 @@ pub(super) struct KernelTimeModel {
     /// Whether launches are timed, and the last launches.
     timed: bool,
     recent: VecDeque<AwaitedLaunch>,
+    /// The device's switch to this job before its next launch, ns.
+    switch: Ns,
     /// High quantiles of kernels whose times are widely spread.
     may_take: HashMap<u64, Ns>,
 }
@@ -222,6 +226,11 @@ impl KernelTimeModel {
         }
     }
 
+    /// Takes in the time of the device's switch to this job before its next launch, ns.
+    pub(super) fn follows_switch(&mut self, switch: Ns) {
+        self.switch = switch;
+    }
+
     /// Takes in a launch. `waited`: it waited at the gate.
     pub(super) fn launched(&mut self, kernel: u64, cost: Ns, at: Ns, waited: bool) {
         /// Part of the sums that remains at each launch.
@@ -252,6 +261,7 @@ impl KernelTimeModel {
             context,
             cost,
             at,
+            switch: std::mem::take(&mut self.switch),
         };
         if self.timed {
             if self.recent.len() >= RECENT {
@@ -328,13 +338,19 @@ impl KernelTimeModel {
             context: History::default().push(kernel),
             cost: 0,
             at,
+            switch: 0,
         });
         let alone = alone.min(time);
-        if self.profiled || time - alone <= unknown / NEAR {
+        // The first event may be reached before the switch: a kernel of 2 us then seems to take
+        // 102. The first time of a kernel may be rough, because none at all would be worse.
+        let doubt = launch.switch.max(time - alone);
+        let is_rough = doubt > time / 2 && self.charges.contains_key(&kernel);
+        if self.profiled || (time - alone <= unknown / NEAR && !is_rough) {
             self.charged(kernel, time);
             self.times.learn(&launch.context, time);
         } else {
-            self.bounded(&launch, alone, time, unknown);
+            self.measured = self.measured.saturating_add(u32::from(is_rough));
+            self.bounded(&launch, alone.saturating_sub(launch.switch), time, unknown);
         }
     }
 
@@ -475,6 +491,29 @@ mod tests {
         model.measured(7, 4 * MS, now, 4 * MS, UNKNOWN_NS);
         assert_eq!(news(&mut model), [(7, 4 * MS), (0, UNKNOWN_NS)]);
         assert!(model.of_next(8).is_none(), "others tell nothing of it");
+    }
+
+    #[test]
+    fn the_devices_switch_to_the_job_is_no_time_of_its_kernel() {
+        const SWITCH_NS: Ns = 100 * US;
+        let mut model = KernelTimeModel::default();
+        model.begins_to_be_timed();
+        let mut charge = 0;
+        for turn in 0..64 {
+            let now = turn * MS;
+            let switch = if turn % 2 == 0 { SWITCH_NS } else { 0 };
+            model.follows_switch(switch);
+            model.launched(5, UNKNOWN_NS, now, true);
+            model.measured(5, 2 * US + switch, now, 2 * US + switch, UNKNOWN_NS);
+            let told = news(&mut model).into_iter().find(|(kernel, _)| *kernel == 5);
+            charge = told.map_or(charge, |(_, ns)| ns);
+        }
+        assert!(charge < 6 * US && model.is_known(), "{charge}");
+        // A kernel that is longer than the switch has no other times, if each gap has one.
+        model.follows_switch(SWITCH_NS);
+        model.launched(6, UNKNOWN_NS, 70 * MS, true);
+        model.measured(6, 500 * US, 70 * MS, 500 * US, UNKNOWN_NS);
+        assert!(news(&mut model).contains(&(6, 500 * US)));
     }
 
     #[test]

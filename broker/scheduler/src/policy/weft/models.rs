@@ -197,6 +197,9 @@ impl Models {
                 };
                 let forecast = job.times.of_next(kernel);
                 let time = forecast.map_or(cost, |forecast| forecast.middle);
+                if self.device.owner() != Some(slot) {
+                    job.times.follows_switch(state.config.switch_cost);
+                }
                 job.times.launched(kernel, cost, at, passed);
                 // A charge for an unknown kernel is not GPU time.
                 if forecast.is_some() || !job.times.awaits_time(kernel) {
