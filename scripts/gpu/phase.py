@@ -176,12 +176,8 @@ class Phase:
         }
 
     def broker(self, folder, device, **settings):
-        """A new broker. It gets the dilation of a simulated device that is slower than real time.
-        """
-        extra = list(settings.pop("extra", ()))
-        if device.dilation != 1:
-            extra += ["--dilation", str(device.dilation)]
-        return jobs.Broker(folder, device, extra=extra, **settings)
+        """A new broker."""
+        return jobs.Broker(folder, device, **settings)
 
     def finish(self, job, bound, what=None):
         """Waits for a job, at most `bound` seconds and at most the phase's time. Raises Failure if

@@ -55,7 +55,6 @@ class Device:
     def __init__(self, folder, *, config=None, dilation=1, mode=None, memory=None, log=None, dead_handles="abort"):
         self.folder = Path(folder)
         self.log = Path(log) if log else None
-        self.dilation = dilation
         self.settings = {
             "SIMGPU_SOCKET": str(self.folder / "device.sock"),
             "SIMGPU_DEVICE_BIN": str(paths.SIMGPU_DEVICE),
@@ -72,6 +71,11 @@ class Device:
             self.settings["SIMGPU_LOG"] = str(log)
 
     simulated = True
+
+    @property
+    def dilation(self):
+        """Wall seconds a device second."""
+        return float(self.settings["SIMGPU_DILATION"])
 
     def environment(self, libraries=()):
         """The variables with which a job finds this device. `libraries`: more folders for the
@@ -269,6 +273,28 @@ def policy_option(parser):
     parser.add_argument("--policy", choices=POLICIES, help="the policy of the brokers that the cases start; default: weft broker's own")
 
 
+def constants_for(folder, dilation, program=paths.WEFT):
+    """The options of a broker for a device that is slower than real time by this factor: its times
+    grow by the factor, and its rates shrink.
+    """
+
+    def slower(name, value):
+        if isinstance(value, dict):
+            return {key: slower(key, part) for key, part in value.items()}
+        if name.endswith("_mb_per_s"):
+            return max(1, round(value / dilation))
+        # An awaited kernel runs for longest_cost at most, however slow the device is.
+        is_time = type(value) is int and name != "longest_cost"
+        return round(value * dilation) if is_time else value
+
+    if dilation == 1:
+        return []
+    usual = subprocess.run([program, "config", "constants"], capture_output=True, text=True, check=True)
+    file = Path(folder) / "constants.json"
+    file.write_text(json.dumps(slower("", json.loads(usual.stdout)), indent=1))
+    return ["--constants", str(file)]
+
+
 class Broker:
     """A broker with its own socket and its own profiles."""
 
@@ -301,7 +327,7 @@ class Broker:
     def start(self, bound=20.0):
         self.starts += 1
         self.job = Job(
-            [self.program, "broker", *self.arguments],
+            [self.program, "broker", *constants_for(self.folder, self.device.dilation, self.program), *self.arguments],
             environment={**self.environment(), "WEFT_LOG": "info"},
             folder=self.folder,
             name=f"broker{self.starts}",

@@ -33,7 +33,6 @@ def test_a_first_request_without_a_profile_is_left_alone(scene):
         "SIMGPU_LOG": str(log),
         "SIMGPU_DILATION": str(DILATION),
     }
-    scene.broker.arguments += ["--dilation", str(DILATION)]
     scene.broker.start()
     burst, kernels = slurm_replay.BURST_KERNELS, slurm_replay.REQUEST_KERNELS
     endless = ["--bursts", 10**6, "--kernels", burst, "--gap-s", NO_GAP_S]

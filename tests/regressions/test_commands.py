@@ -347,21 +347,6 @@ def test_a_stopped_job_is_shown_as_stopped_and_figures_as_people_read_them(scene
     assert "it needs 400 GiB (" in line and "device it may use has 40.0 GiB" in line, line
 
 
-@pytest.mark.finding("users-B13")
-def test_doctor_says_that_the_broker_knows_nothing_of_the_dilation(scene):
-    def row():
-        rows = json.loads(weft(scene, "doctor", "--json", more={"SIMGPU_DILATION": "10"}).stdout)["rows"]
-        return next((row for row in rows if row["what"] == "dilation"), None)
-
-    assert row()["verdict"] == "warn" and "--dilation 10" in row()["advice"], row()
-    scene.broker.start()
-    assert row()["verdict"] == "warn" and "does not protect any job" in row()["found"], row()
-    scene.broker.stop()
-    scene.broker.arguments += ["--dilation", "10"]
-    scene.broker.start()
-    assert row()["verdict"] == "ok", row()
-
-
 # A terminal would clear the screen, set its title, and turn lines around.
 ORDERS = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
 

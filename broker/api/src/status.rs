@@ -56,9 +56,6 @@ pub struct BrokerStatus {
     pub delay_bound_us: u64,
     /// Longest wait of a launch at the gate, ms.
     pub longest_wait_ms: u64,
-    /// Assumed dilation of the device (`--dilation`).
-    #[serde(default)]
-    pub dilation: f64,
     /// How the scheduler thread waits now: `parked`, `dozing`, `napping` or `spinning`.
     pub waiting: String,
     /// Clients that ever attached.

@@ -19,7 +19,7 @@ use weft_api::admin;
 use weft_api::metrics_address::MetricsAddress;
 use weft_api::paths::Places;
 use weft_daemon::log_file;
-use weft_daemon::options::{Door, LONGEST_WAIT, Options, OptionsSource, Rights};
+use weft_daemon::options::{Constants, Door, Options, OptionsSource, Rights};
 use weft_protocol::latency_budget;
 use weft_scheduler::{Config, PolicyName};
 
@@ -89,10 +89,10 @@ pub struct BrokerArgs {
     /// whose jobs share it under MPS
     #[arg(long, hide_short_help = true, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub switch_cost: Option<u64>,
-    /// Factor by which the device is slower than a real one (a simulated GPU's dilation); it
-    /// multiplies all default times; default: 1
-    #[arg(long, hide_short_help = true, value_name = "FACTOR", value_parser = text::dilation, allow_negative_numbers = true)]
-    pub dilation: Option<f64>,
+    /// File with the times and rates that other options do not give (weft config constants prints
+    /// the defaults)
+    #[arg(long, hide_short_help = true, value_name = "FILE", value_parser = constants)]
+    pub constants: Option<(PathBuf, Constants)>,
     /// Have jobs time a kernel now and then while they serve, for at most 0.5 % of their time. This
     /// keeps predictions current, and profiles too when the jobs have ended (a shared broker writes
     /// none). --refine=false overrides weft.toml
@@ -274,7 +274,6 @@ fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
     fill(&mut args.max_swapped_out, said("max-swapped-out"), number);
     fill(&mut args.swapped_out_limit, said("swapped-out-limit"), number);
     fill(&mut args.switch_cost, said("switch-cost"), number);
-    fill(&mut args.dilation, said("dilation"), text::dilation);
     fill(&mut args.trace, said("trace"), str::parse);
     fill(&mut args.log, said("log"), log_level);
     if args.metrics.is_empty() {
@@ -308,13 +307,23 @@ fn log_level(text: &str) -> Result<String, String> {
     }
 }
 
+/// Reads a file of constants. Returns its absolute path too: the broker works in /.
+fn constants(file: &str) -> Result<(PathBuf, Constants), String> {
+    let path = std::path::absolute(file).map_err(|error| error.to_string())?;
+    let text = fs::read_to_string(&path).map_err(|error| error.to_string())?;
+    let constants = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    Ok((path, constants))
+}
+
 fn options(args: &BrokerArgs) -> Options {
-    let dilation = args.dilation.unwrap_or(1.0);
+    let constants = match &args.constants {
+        Some((_, constants)) => constants.clone(),
+        None => Constants::default(),
+    };
     let mut core = Config {
         policy: args.policy.unwrap_or_default(),
-        ..Config::default()
-    }
-    .scaled(dilation);
+        ..constants.core
+    };
     if let Some(us) = args.switch_cost {
         core.switch_cost = us.saturating_mul(1_000);
     }
@@ -346,10 +355,11 @@ fn options(args: &BrokerArgs) -> Options {
         idle_exit: args.idle_exit.map(Duration::from_secs),
         longest_wait: args
             .longest_wait
-            .map_or(LONGEST_WAIT.mul_f64(dilation), Duration::from_millis),
+            .map_or(Duration::from_nanos(constants.longest_wait), Duration::from_millis),
         longest_wait_said: args.longest_wait.is_some(),
         refine: args.refine.unwrap_or(false),
-        dilation,
+        speed: constants.speed,
+        link_mb_per_s: constants.link_mb_per_s,
         trace: args.trace.clone(),
         metrics: args.metrics.iter().map(absolute).collect(),
         log: args.log.clone(),
@@ -390,7 +400,6 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     // Only the given options: the broker reads the files itself, and again on SIGHUP.
     for (flag, value) in [
         ("--policy", args.policy.map(|policy| policy.to_string())),
-        ("--dilation", args.dilation.map(|factor| factor.to_string())),
         ("--log", args.log.clone()),
     ] {
         if let Some(value) = value {
@@ -440,6 +449,9 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     }
     for (uid, bytes) in &args.memory_of {
         command.arg("--memory-of").arg(format!("{}={bytes}", who(uid)));
+    }
+    if let Some((file, _)) = &args.constants {
+        command.arg("--constants").arg(file);
     }
     if let Some(trace) = &args.trace {
         // The broker works in /.

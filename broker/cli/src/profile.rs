@@ -42,9 +42,6 @@ pub struct ProfileArgs {
     /// heavier than a profile. With --name the profile is made from the trace
     #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "priority"])]
     trace: Option<PathBuf>,
-    /// Factor by which a simulated GPU runs slower than it claims; host times are divided by it
-    #[arg(long, hide_short_help = true, value_name = "FACTOR", default_value_t = 1.0, value_parser = super::text::dilation, requires = "trace")]
-    dilation: f64,
     /// Also write the profile to this file
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -107,7 +104,6 @@ pub fn main(args: ProfileArgs) -> Result<ExitCode> {
         None if args.trace.is_some() => trace::record(&trace::TraceWindow {
             file: args.trace.unwrap_or_default(),
             name: args.name,
-            dilation: args.dilation,
             command: args.command,
         }),
         None => learn(args),

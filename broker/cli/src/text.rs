@@ -144,14 +144,6 @@ pub fn whole<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "expected a whole number".to_string())
 }
 
-/// Parses a simulated device's dilation.
-pub fn dilation(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(factor) if (1.0..=1000.0).contains(&factor) => Ok(factor),
-        _ => Err(format!("{text} is not a factor from 1 to 1000")),
-    }
-}
-
 /// Parses a priority, a figure or a name.
 pub fn priority(text: &str) -> Result<u8, String> {
     priority::parse(text).ok_or_else(|| format!("a priority is {}", priority::CHOICE))

@@ -89,8 +89,6 @@ pub struct TraceWindow {
     pub file: PathBuf,
     /// Name of the trace and of the profile made of it.
     pub name: Option<String>,
-    /// Factor by which a simulated device runs slower.
-    pub dilation: f64,
     /// The job's command.
     pub command: Vec<OsString>,
 }
@@ -163,7 +161,7 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
         );
     };
     let name = wanted.name.clone().unwrap_or_else(|| stem(file));
-    let trace = assemble::trace(recording, &options(wanted, recording, name));
+    let trace = assemble::trace(recording, &options(recording, name));
     if trace.steps.is_empty() {
         remove_raw(file)?;
         bail!(
@@ -201,20 +199,15 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
     Ok(())
 }
 
-fn options(wanted: &TraceWindow, recording: &Recording, name: String) -> Options {
+fn options(recording: &Recording, name: String) -> Options {
     let simulated = recording.gpu.name.contains("(simulated)");
-    let mut note = format!("recorded on {}", recording.gpu);
-    if wanted.dilation != 1.0 {
-        note.push_str(&format!("; host times are divided by its dilation {}", wanted.dilation));
-    }
     Options {
         name,
-        note,
+        note: format!("recorded on {}", recording.gpu),
         source: if simulated { Source::Estimated } else { Source::Measured },
         taken: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs()),
-        dilation: wanted.dilation,
     }
 }
 

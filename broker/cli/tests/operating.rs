@@ -559,6 +559,37 @@ fn a_socket_that_is_not_as_the_broker_would_make_it_is_refused_in_one_line() {
     assert_eq!(home.status().broker.pid, broker.0.id());
 }
 
+/// A broker takes the constants that `weft config constants` prints, and those of a partial file.
+#[test]
+fn a_broker_takes_a_file_of_constants_and_refuses_a_wrong_one() {
+    let home = Home::new();
+    let file = home.path().join("constants.json");
+    let start = |text: &[u8]| {
+        fs::write(&file, text).expect("a file");
+        let name = file.to_str().expect("a path");
+        home.done(&["broker", "--background", "--constants", name])
+    };
+    for (text, error) in [
+        (r#"{"core": {"open_aftr": 1}}"#, "unknown field `open_aftr`"),
+        (r#"{"link_mb_per_s": -1}"#, "invalid value"),
+    ] {
+        let refused = start(text.as_bytes());
+        assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+        assert!(stderr(&refused).contains(error), "{}", stderr(&refused));
+    }
+    let usual = home.done(&["config", "constants"]).stdout;
+    let partial = br#"{"core": {"delay_bound": 7000000}, "longest_wait": 3000000000}"#.to_vec();
+    for (text, delay_bound_us, longest_wait_ms) in [(usual, 500, 1_000), (partial, 7_000, 3_000)] {
+        let started = start(&text);
+        assert!(started.status.success(), "{}", stderr(&started));
+        let status = home.done(&["status", "--json"]).stdout;
+        let status: serde_json::Value = serde_json::from_slice(&status).expect("JSON");
+        assert_eq!(status["broker"]["delay_bound_us"], delay_bound_us);
+        assert_eq!(status["broker"]["longest_wait_ms"], longest_wait_ms);
+        assert!(home.done(&["stop"]).status.success());
+    }
+}
+
 /// The units of the repository, each with whether it is a user's.
 const UNITS: [(&str, bool); 2] = [("weft-broker.service", false), ("user/weft-broker.service", true)];
 

@@ -8,27 +8,16 @@ use weft_protocol::credit::epochs_hold;
 /// less than a wait.
 pub const SMALL_TRANSFER_BYTES: u64 = 64 * 1024;
 
-/// Bytes per ns between host and device: PCIe 4 x16 gives 20 to 25 GB/s.
-const HOST_BANDWIDTH_BYTES_PER_NS: u64 = 20;
-
-/// Bytes per ns on the device, read and written: about half of an A100's 1.5 TB/s.
-const DEVICE_BANDWIDTH_BYTES_PER_NS: u64 = 700;
-
 /// Ratio that bounds the launch queue: it holds at most `longest wait / QUEUED_WORK_RATIO` of
 /// predicted work. The queue may delay a foreground job once per longest wait, so by at most 0.8 %
 /// of its time. On a real device that is 8 ms, more than a background job fits into most gaps.
 pub const QUEUED_WORK_RATIO: Ns = 128;
 
-/// Predicted time, ns, of a copy between host and device.
+/// Predicted time, ns, of a copy or a fill at `mb_per_s`
+/// ([`DeviceSpeed`](weft_protocol::lane::DeviceSpeed)).
 #[inline]
-pub fn host_copy_time(bytes: u64) -> Ns {
-    bytes / HOST_BANDWIDTH_BYTES_PER_NS
-}
-
-/// Predicted time, ns, of a fill or a copy on the device.
-#[inline]
-pub fn device_copy_time(bytes: u64) -> Ns {
-    bytes / DEVICE_BANDWIDTH_BYTES_PER_NS
+pub fn copy_time(bytes: u64, mb_per_s: u32) -> Ns {
+    bytes.saturating_mul(1_000) / u64::from(mb_per_s.max(1))
 }
 
 /// Whether a background job's transfer goes through the gate.
@@ -72,14 +61,16 @@ mod tests {
 
     use proptest::prelude::*;
     use weft_protocol::epoch_page::EpochPage;
-    use weft_protocol::lane::Lane;
+    use weft_protocol::lane::{DeviceSpeed, Lane};
 
     use super::*;
 
     #[test]
     fn charges_follow_the_bytes() {
-        assert_eq!(host_copy_time(2_000), 100);
-        assert_eq!(device_copy_time(7_000), 10);
+        let speed = DeviceSpeed::default();
+        assert_eq!(copy_time(2_000, speed.host_copy_mb_per_s), 100);
+        assert_eq!(copy_time(7_000, speed.device_copy_mb_per_s), 10);
+        assert_eq!(copy_time(7, 0), 7_000, "a lane without a speed");
         assert!(!is_gated(SMALL_TRANSFER_BYTES - 1) && is_gated(SMALL_TRANSFER_BYTES));
         assert_eq!(in_credit(Ns::MAX), i64::MAX);
         assert_eq!(long_time(10, None), 10);

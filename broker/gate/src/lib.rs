@@ -23,8 +23,8 @@
 //!
 //! * Credit word: the player keeps values of its own, and a grant there forgives a debt.
 //! * Run-ahead window: in the simulation it renews credit and holds back no launch. In the
-//!   player a launch takes no credit from [`run_ahead::DEVICE_WAIT_NS`] until it has reported to
-//!   the broker.
+//!   player a launch takes no credit from the longest wait for the device until it has reported
+//!   to the broker.
 //! * [`wait::GateWait::look`]: the player polls before each look. It knows neither a stuck device
 //!   nor a stopped broker. A launch that goes because of a change of mode is not charged.
 //! * Fences while credit is plenty: the simulation has none.

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The launches that a run-ahead window admits, and the next look of a launch that it holds back.
 //!
-//! Such a launch first waits only for the device ([`DEVICE_WAIT_NS`]): most kernels end sooner.
-//! Only then does the client report the wait to the broker.
+//! Such a launch first waits only for the device
+//! ([`DeviceSpeed::device_wait`](weft_protocol::lane::DeviceSpeed)): most kernels end sooner. Only
+//! then does the client report the wait to the broker.
 
 use weft_protocol::Ns;
 use weft_protocol::credit::{MayLaunch, RunAheadWindow};
 
-/// Wait under a window, ns, before the client reports it to the broker: more than most kernels
-/// take.
-pub const DEVICE_WAIT_NS: Ns = 500_000;
-
-/// Poll interval during this wait, ns; a poll costs about 1 us.
+/// Shortest poll interval during this wait, ns; a poll costs about 1 us.
 pub const POLL_INTERVAL_NS: Ns = 2_000;
+
+/// Most polls during this wait: one every [`POLL_INTERVAL_NS`] on a device of the usual speed.
+pub const POLLS: u64 = 250;
 
 /// Divisor of the remaining time: a launch that the clock holds back looks again after this part of
 /// it. So there are few looks, and the next look sees an early end.

@@ -3,6 +3,7 @@
 
 use std::{fmt, str::FromStr};
 
+use serde::{Deserialize, Serialize};
 use weft_profiles::Profile;
 
 use weft_protocol::Ns;
@@ -58,10 +59,12 @@ impl FromStr for PolicyName {
     }
 }
 
-/// Settings of the scheduler. Times are ns of the clock; see [`Config::scaled`].
-#[derive(Debug, Clone, PartialEq)]
+/// Settings of the scheduler. Times are ns of the clock.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The policy that decides.
+    /// The policy that decides. It has an option of its own.
+    #[serde(skip)]
     pub policy: PolicyName,
     /// Most background work, in predicted ns, that may be out when a foreground job comes back. A
     /// longer kernel is granted with no other work out.
@@ -229,29 +232,6 @@ impl Config {
             _ => Vec::new(),
         }
     }
-
-    /// These settings for a device that is `factor` times slower: its times are multiplied.
-    pub fn scaled(mut self, factor: f64) -> Config {
-        let scale = |ns: &mut Ns| *ns = (*ns as f64 * factor) as Ns;
-        scale(&mut self.delay_bound);
-        scale(&mut self.small_gap);
-        scale(&mut self.switch_cost);
-        scale(&mut self.depth);
-        self.slo.as_mut().map(scale);
-        scale(&mut self.credit_for);
-        scale(&mut self.open_after);
-        scale(&mut self.open_unseen);
-        scale(&mut self.starving_after);
-        scale(&mut self.share_every);
-        scale(&mut self.stuck_after);
-        scale(&mut self.write_off_after);
-        scale(&mut self.idle_grace);
-        scale(&mut self.turn);
-        scale(&mut self.max_swapped_out);
-        scale(&mut self.swapped_out_limit);
-        scale(&mut self.unknown_cost);
-        self
-    }
 }
 
 #[cfg(test)]
@@ -293,14 +273,5 @@ mod tests {
             ..config
         };
         assert!(mps.may_take(&profile).is_empty() && fikit.may_take(&profile).is_empty());
-    }
-
-    #[test]
-    fn a_slower_device_has_longer_times() {
-        let config = Config::default().scaled(10.0);
-        assert_eq!(config.delay_bound, 10 * Config::default().delay_bound);
-        assert_eq!(config.credit_for, 10 * Config::default().credit_for);
-        assert_eq!(config.minimum_share, Config::default().minimum_share);
-        assert_eq!(config.longest_cost, Config::default().longest_cost);
     }
 }

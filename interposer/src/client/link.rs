@@ -13,7 +13,7 @@ use weft_gate::{charge, wait};
 use weft_protocol::Ns;
 use weft_protocol::control::ToBroker;
 use weft_protocol::epoch_page::EpochPage;
-use weft_protocol::lane::{self, DILATION_ONE, Kind, Lane, Mode, Record, bells, flags};
+use weft_protocol::lane::{self, Kind, Lane, Mode, Record, bells, flags};
 use weft_protocol::transport::{self, fds, map::Place as Mapping};
 
 use super::bell::Bell;
@@ -143,20 +143,25 @@ impl BrokerLink {
         self.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }
 
-    /// Slowdown of a simulated GPU relative to a real one, if it was set.
-    pub fn stated_slowness(&self) -> Option<f64> {
-        match self.lane.orders.dilation.load(Ordering::Relaxed) {
-            0 | DILATION_ONE => None,
-            dilation => Some(f64::from(dilation) / f64::from(DILATION_ONE)),
-        }
+    /// Assumed rate of copies between host and device, MB a second.
+    pub fn host_copy_mb_per_s(&self) -> u32 {
+        self.lane.orders.host_copy_mb_per_s.load(Ordering::Relaxed)
     }
 
-    /// Converts a time on a real device to this one, ns.
-    pub fn slowed(&self, real: Ns) -> Ns {
-        match self.lane.orders.dilation.load(Ordering::Relaxed) {
-            0 | DILATION_ONE => real,
-            dilation => real.saturating_mul(u64::from(dilation)) / u64::from(DILATION_ONE),
-        }
+    /// Predicted time, ns, of a copy between host and device.
+    pub fn host_copy_time(&self, bytes: u64) -> Ns {
+        charge::copy_time(bytes, self.host_copy_mb_per_s())
+    }
+
+    /// Predicted time, ns, of a fill or copy on the device.
+    pub fn device_copy_time(&self, bytes: u64) -> Ns {
+        let rate = &self.lane.orders.device_copy_mb_per_s;
+        charge::copy_time(bytes, rate.load(Ordering::Relaxed))
+    }
+
+    /// Longest wait, ns, of a launch only for the device.
+    pub fn device_wait(&self) -> Ns {
+        self.lane.orders.device_wait.load(Ordering::Relaxed)
     }
 
     /// Wakes the broker after plain stores.

@@ -9,7 +9,7 @@
 //! * A wait ends [`ARRIVAL_TIMEOUT_NS`] plus 4 page operations' time after the last arrival. In
 //!   total it lasts at most `min(SLACK_NS + WAYS_PER_GRANULE * bytes / rate, LONGEST_WAIT_NS)`. The
 //!   rest counts as resident and faults in.
-//! * `rate` is that of the last page operations ([`update_rate`]), at first the planner's
+//! * `rate` is that of the last page operations ([`update_rate`]), at first that of charges
 //!   assumption.
 //! * A launch waits only while `timeouts - arrivals < WAIT_BUDGET`. Memory that never comes back
 //!   costs that many timeouts in total, not one per region. One would be too few: on a busy machine
@@ -48,7 +48,7 @@ const WAYS_PER_GRANULE: f64 = 2.0;
 /// Longest wait: 220 GB over PCIe 4. After it faults are better than a job that seems to hang.
 const LONGEST_WAIT_NS: Ns = 10_000_000_000;
 
-/// Rate before any is measured: the planner's, PCIe 4 x16.
+/// Middle of the rates that are believed: PCIe 4 x16.
 const ASSUMED_BYTES_PER_S: f64 = 22.2e9;
 
 /// Largest factor between the measured rate and the assumed one.
@@ -222,8 +222,8 @@ pub struct MemoryWait {
 /// Waits until evicted memory is back, and counts the wait.
 pub fn await_memory(wanted: &[(u64, u64)]) {
     let Some(link) = link::only() else { return };
-    let slowness = link.stated_slowness().unwrap_or(1.0);
-    let waited = wait(wanted, slowness, clock::now, |came, within| {
+    let assumed = f64::from(link.host_copy_mb_per_s()) * 1e6;
+    let waited = wait(wanted, assumed, clock::now, |came, within| {
         let nap = clock::timespec(within.as_nanos() as Ns);
         let _ = futex::wait(&ARRIVALS, futex::Flags::PRIVATE, came, Some(&nap));
     });
@@ -240,15 +240,15 @@ pub fn wake() {
     let _ = futex::wake(&ARRIVALS, futex::Flags::PRIVATE, u32::MAX);
 }
 
-/// Waits until these (address, bytes) ranges are back. `slowness`: factor by which the device's
-/// link is slower than a real one. `nap` sleeps until an arrival, or for the given time.
-pub fn wait(wanted: &[(u64, u64)], slowness: f64, clock: impl Fn() -> Ns, nap: impl Fn(u32, Duration)) -> MemoryWait {
+/// Waits until these (address, bytes) ranges are back. `assumed`: the link's rate before any is
+/// measured, bytes a second. `nap` sleeps until an arrival, or for the given time.
+pub fn wait(wanted: &[(u64, u64)], assumed: f64, clock: impl Fn() -> Ns, nap: impl Fn(u32, Duration)) -> MemoryWait {
     let mut waited = MemoryWait::default();
     if !any() {
         return waited;
     }
     let rate = match RATE_BYTES_PER_S.load(Ordering::Relaxed) {
-        0 => ASSUMED_BYTES_PER_S / slowness.max(1.0),
+        0 => assumed,
         rate => rate as f64,
     };
     let bounds = WaitBounds::of(evicted_bytes(wanted), rate);
@@ -309,7 +309,8 @@ mod tests {
         let time = Cell::new(0);
         let clock = || time.get();
         let idle = |_, within: Duration| time.set(time.get() + within.as_nanos() as Ns);
-        let wait = |wanted: &[(u64, u64)], nap: &dyn Fn(u32, Duration)| super::wait(wanted, 1.0, clock, nap);
+        let wait =
+            |wanted: &[(u64, u64)], nap: &dyn Fn(u32, Duration)| super::wait(wanted, ASSUMED_BYTES_PER_S, clock, nap);
         let never = |_, _| panic!("nothing is away");
         wait(&[(base, 1)], &never);
         mark_evicted(base, 3 * GRANULE);

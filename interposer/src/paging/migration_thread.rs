@@ -588,8 +588,7 @@ impl MigrationThread {
             }
             let mut took = 0;
             if outcome == PageOpStatus::Done {
-                // Events do not show a simulated device's slowness.
-                took = self.link.slowed(timed(&out));
+                took = timed(&out);
                 if out.kind == PageOpKind::Prefetch && took > 0 {
                     evicted::update_rate(out.bytes, took);
                 }

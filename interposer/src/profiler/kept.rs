@@ -34,8 +34,8 @@ const AT_ONCE_NS: Ns = 50_000;
 const SAME_CLOCK: f64 = 0.05;
 
 /// Windows kept back until the rate is known. After this number the rate counts as 1, for a job
-/// that never synchronises. A stated slowness is the rate from the start. Meanwhile the broker gets
-/// the samples at the likeliest rate ([`Kind::Guess`]), in case the job is killed.
+/// that never synchronises. Meanwhile the broker gets the samples at the likeliest rate
+/// ([`Kind::Guess`]), in case the job is killed.
 const KEPT_BACK: usize = 512;
 
 #[derive(Debug, Clone, Copy)]
@@ -249,9 +249,6 @@ impl SamplerState {
 
     pub(super) fn tell(&mut self, around: SamplerContext<'_>, window: &EventWindow) {
         let points: Vec<Point> = window.taken.iter().map(|taken| taken.point).collect();
-        if self.rate.is_none() {
-            self.rate = around.link.stated_slowness();
-        }
         let known = self.rate.is_some() || self.kept_back.len() + 1 >= KEPT_BACK;
         if !known {
             let scale = self.scale(self.likeliest());

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::thread::futex::{self, Flags};
 use weft_gate::charge;
-use weft_gate::run_ahead::{self, DEVICE_WAIT_NS, POLL_INTERVAL_NS};
+use weft_gate::run_ahead::{self, POLL_INTERVAL_NS, POLLS};
 use weft_gate::wait::{GateLook, GateWait, MIN_NAP_NS, WaitEnd, WaitingClient, nap_length};
 use weft_protocol::Ns;
 use weft_protocol::credit::MayLaunch;
@@ -215,8 +215,7 @@ impl LaunchGate {
     pub(super) fn paced(&self, session: &Session, want: &Want, arrived: Ns) -> bool {
         let orders = &session.link.lane.orders;
         let cost = charge::in_credit(want.cost);
-        // These are times of the device: on a slower device kernels run longer by the same factor.
-        let (longest, poll) = (session.link.slowed(DEVICE_WAIT_NS), poll_interval(session));
+        let (longest, poll) = (session.link.device_wait(), poll_interval(session));
         let mut fenced = false;
         let mut asked: Ns = 0;
         loop {
@@ -371,7 +370,7 @@ pub(super) fn waits_by(session: &Session, want: &Want, came_under: Option<Ns>) -
 
 /// Time, ns, between two polls while a launch waits only for the device.
 fn poll_interval(session: &Session) -> Ns {
-    session.link.slowed(POLL_INTERVAL_NS).min(MIN_NAP_NS)
+    (session.link.device_wait() / POLLS).clamp(POLL_INTERVAL_NS, MIN_NAP_NS)
 }
 
 /// Pauses briefly; spins if the settings allow it.

@@ -45,7 +45,6 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use weft_gate::charge;
 use weft_kernel_id::KernelId;
 use weft_protocol::Ns;
 use weft_protocol::control::ToBroker;
@@ -189,7 +188,7 @@ pub fn cost_of(launch: Launch) -> Ns {
 
 /// Predicted time of a fill or copy of `bytes` on the device, ns.
 pub fn cost_of_bytes(bytes: u64) -> Ns {
-    devices::first().map_or(0, |session| session.link.slowed(charge::device_copy_time(bytes)))
+    devices::first().map_or(0, |session| session.link.device_copy_time(bytes))
 }
 
 /// Counts a deferred launch.

@@ -437,15 +437,14 @@ impl Session {
 
     fn transfer(&self, mode: Mode, op: StreamOp, bytes: u64, stream: Stream) {
         failpoint("transfer");
-        let (kernel, time) = match op {
-            StreamOp::CopyToDevice | StreamOp::CopyToHost => (HOST_COPY, charge::host_copy_time(bytes)),
+        let (kernel, cost) = match op {
+            StreamOp::CopyToDevice | StreamOp::CopyToHost => (HOST_COPY, self.link.host_copy_time(bytes)),
             StreamOp::CopyOnDevice
             | StreamOp::Memset
             | StreamOp::EventRecord
             | StreamOp::EventWait
-            | StreamOp::Other => (DEVICE_COPY, charge::device_copy_time(bytes)),
+            | StreamOp::Other => (DEVICE_COPY, self.link.device_copy_time(bytes)),
         };
-        let cost = self.link.slowed(time);
         let own = own_stream(stream);
         let hints = self.active_streams.is_idle();
         if mode == Mode::Background && charge::is_gated(bytes) {

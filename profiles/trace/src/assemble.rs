@@ -11,7 +11,6 @@
 //! * **Events** without a wait are left out, as are waits for events from before the first mark.
 //!   The others are numbered per step and recording. Handles come from pools, so with handles steps
 //!   would never repeat.
-//! * Times are divided by the dilation of a simulated device.
 
 use std::collections::HashMap;
 
@@ -38,13 +37,11 @@ pub struct Options {
     pub source: Source,
     /// Time of recording, seconds since 1970.
     pub taken: u64,
-    /// Dilation of a simulated device; 1 for a GPU.
-    pub dilation: f64,
 }
 
 /// Makes a trace of a recording. Without a mark it has no steps.
 pub fn trace(recording: &Recording, options: &Options) -> Trace {
-    let mut assembly = Assembly::new(recording, options.dilation);
+    let mut assembly = Assembly::new(recording);
     let tick = least_tick(recording);
     for record in &recording.events {
         match record {
@@ -86,7 +83,6 @@ const ACROSS: EventIndex = 0x8000;
 #[derive(Debug)]
 struct Assembly<'a> {
     recording: &'a Recording,
-    dilation: f64,
     kernels: Vec<Kernel>,
     by_hash: HashMap<u64, KernelIndex>,
     streams: HashMap<u64, StreamIndex>,
@@ -112,14 +108,9 @@ struct Assembly<'a> {
 }
 
 impl<'a> Assembly<'a> {
-    fn new(recording: &'a Recording, dilation: f64) -> Assembly<'a> {
+    fn new(recording: &'a Recording) -> Assembly<'a> {
         Assembly {
             recording,
-            dilation: if dilation.is_finite() && dilation > 0.0 {
-                dilation
-            } else {
-                1.0
-            },
             kernels: Vec::new(),
             by_hash: HashMap::new(),
             // Both handles of the default stream.
@@ -139,10 +130,6 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    fn host(&self, ns: Ns) -> Ns {
-        (ns as f64 / self.dilation).round() as Ns
-    }
-
     fn close(&mut self) {
         if let Some((step, _)) = self.open.take() {
             self.steps.push(step);
@@ -154,7 +141,7 @@ impl<'a> Assembly<'a> {
         self.here = 0;
         number(&mut self.threads, moment.thread);
         let since = self.left.get(&moment.thread).copied().unwrap_or(moment.entered);
-        let think = self.host(moment.entered.saturating_sub(since).saturating_sub(moment.preempted));
+        let think = moment.entered.saturating_sub(since).saturating_sub(moment.preempted);
         self.open = Some((
             Step {
                 think,
@@ -201,7 +188,7 @@ impl<'a> Assembly<'a> {
         let placed = Operation {
             thread: number(&mut self.threads, operation.thread),
             handed_over,
-            host_before: self.host(operation.entered.saturating_sub(since)),
+            host_before: operation.entered.saturating_sub(since),
             call,
         };
         if let Some((step, _)) = &mut self.open {
@@ -215,7 +202,7 @@ impl<'a> Assembly<'a> {
     fn duration(&mut self, operation: &raw::Operation, tick: f64) -> Ns {
         let Some((start, end)) = operation.device else { return 0 };
         let idle_before = start > self.ended + 2.0 * tick;
-        let launching = operation.returned.saturating_sub(operation.called) as f64 / self.dilation;
+        let launching = operation.returned.saturating_sub(operation.called) as f64;
         // A call that waits lasts as long as its work: no part of it is launch latency.
         let late = if idle_before && !matches!(operation.what, CallKind::Copy { waits: true, .. }) {
             launching
@@ -307,7 +294,7 @@ impl<'a> Assembly<'a> {
     fn launch_cost(&mut self) -> Ns {
         self.launch_costs.sort_unstable();
         let median = self.launch_costs.get(self.launch_costs.len() / 2).copied().unwrap_or(0);
-        self.host(median)
+        median
     }
 }
 

@@ -186,7 +186,7 @@ class Stage:
             self.variables = self.daemon.variables
         stack.callback(self.broker.stop)
         if learns or any(under_weft for _, under_weft in kinds):
-            self.broker.arguments = self.pair.broker_extra()
+            self.broker.arguments = []
             self.broker.start()
         for kind in kinds:
             self.begin(stack, self.commands(kind))
@@ -226,7 +226,7 @@ class Stage:
 
     def serve_under(self, condition):
         """A broker for this condition, with both jobs attached."""
-        self.broker.arguments = ["--policy", condition.policy, *self.pair.broker_extra()]
+        self.broker.arguments = ["--policy", condition.policy]
         # A job's environment names the path of its profile; it is read at each attachment.
         for name, data in self.pair.profiles.items():
             file = self.broker.profiles / f"{name}.profile"
@@ -260,9 +260,6 @@ class Pair:
         compared with them.
         """
         return sorted({PLAIN, *(condition.kind for condition in self.wanted)})
-
-    def broker_extra(self):
-        return ["--dilation", str(self.dilation)] if self.dilation != 1 else []
 
     def run(self):
         with contextlib.ExitStack() as stack:

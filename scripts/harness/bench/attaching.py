@@ -34,7 +34,7 @@ class Stage:
         config.write_text(slurm_replay.device_config("timeslice"))
         self.device = jobs.Device(folder, config=config, dilation=DILATION, log=self.log)
         self.device.settings["SIMGPU_DEVICES"] = f"{slurm_replay.slurm.SHARDS}GiB"
-        self.broker = jobs.Broker(folder, self.device, extra=["--dilation", str(DILATION)])
+        self.broker = jobs.Broker(folder, self.device)
         self.profiles = {}
 
     def __enter__(self):

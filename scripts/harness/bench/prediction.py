@@ -22,18 +22,29 @@ PLAIN = "default"
 PATIENCE = 540
 
 
-def with_times_of(log, pid, trace, weft=paths.WEFT):
-    """Puts the device's own times into a trace file. Returns the number of operations that got one.
+def with_times_of(log, pid, trace, dilation=1, weft=paths.WEFT):
+    """Puts the device's own times into a trace file, and divides the host's times by the device's
+    dilation. Returns the number of operations that got one.
     """
     text = trace.with_suffix(".json")
     subprocess.run([weft, "trace", "export", trace, text], check=True)
     content = json.loads(text.read_text())
     records = [one for one in devicelog.read(log) if one["pid"] == pid]
     changed = exact(content, records)
+    divide_host_times(content, dilation)
     text.write_text(json.dumps(content))
     subprocess.run([weft, "trace", "import", text, trace], check=True)
     text.unlink()
     return changed
+
+
+def divide_host_times(content, dilation):
+    """Divides the times of the trace's host by a factor."""
+    content["launch_cost"] = round(content["launch_cost"] / dilation)
+    for step in content["steps"]:
+        step["think"] = round(step["think"] / dilation)
+        for operation in step["operations"]:
+            operation["host_before"] = round(operation["host_before"] / dilation)
 
 
 def exact(content, records):

@@ -18,7 +18,7 @@ use weft_gate::accounts::StreamAccount;
 use weft_gate::charge;
 use weft_gate::fences::{FenceDue, fence_due};
 use weft_gate::wait::{GateLook, GateWait, WaitEnd, WaitingClient, longest_wait, nap_length};
-use weft_protocol::lane::{HOST_COPY, Kind};
+use weft_protocol::lane::{DeviceSpeed, HOST_COPY, Kind};
 use weft_scheduler::{Mode, Ns};
 
 use crate::process::SimProcess;
@@ -229,7 +229,12 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
     let (kernel, time, spins, copies) = match op {
         ClientOp::Launch { kernel, time } => (kernel, time, false, None),
         ClientOp::Spin { kernel, time } => (kernel, time, true, None),
-        ClientOp::Copy { bytes } => (HOST_COPY, charge::host_copy_time(bytes), false, Some(bytes)),
+        ClientOp::Copy { bytes } => (
+            HOST_COPY,
+            charge::copy_time(bytes, DeviceSpeed::default().host_copy_mb_per_s),
+            false,
+            Some(bytes),
+        ),
         ClientOp::Sync => return Stage::Syncs,
         ClientOp::Host(time) => {
             *next = time.max(1);
@@ -238,7 +243,7 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
     };
     let time = time.saturating_mul(factor) / 100;
     let cost = match copies {
-        Some(bytes) => charge::host_copy_time(bytes),
+        Some(bytes) => charge::copy_time(bytes, DeviceSpeed::default().host_copy_mb_per_s),
         None => process.cost(kernel),
     };
     let launch = PendingLaunch {

@@ -104,7 +104,6 @@ pub const KEYS: &[ConfigKey] = &[
     figure("ms", broker_key("max-swapped-out", "500", whole)),
     figure("ms", broker_key("swapped-out-limit", "turns stay too short", whole)),
     figure("us", broker_key("switch-cost", "100; 0 under MPS", whole)),
-    broker_key("dilation", "1", |text| drop_value(text::dilation(text))),
     reloaded(figure(
         "s",
         broker_key("idle-exit", "never; 60 or 30 if a job starts it", |text| {
@@ -234,6 +233,7 @@ mod tests {
     const NOT_IN_FILES: &[&str] = &[
         "background",
         "detached",
+        "constants",
         "replace",
         "shared",
         "socket",
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn built_in_values_of_the_switches_are_valid() {
-        for name in ["policy", "refine", "slowdown", "delay-bound", "dilation", "log"] {
+        for name in ["policy", "refine", "slowdown", "delay-bound", "log"] {
             let key = KEYS.iter().find(|key| key.name == name).expect("a key");
             assert_eq!((key.check)(key.built_in), Ok(()), "{name}");
         }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 use serde::Serialize;
+use weft_daemon::options::Constants;
 
 use super::keys::{ConfigKey, KEYS};
 use super::{ConfigOrigin, ConfigSources, LoadedConfig};
@@ -33,6 +34,9 @@ enum ConfigAction {
         #[arg(long)]
         shared: bool,
     },
+    /// Print the times and rates without options, as a file for weft broker --constants
+    #[command(hide = true)]
+    Constants,
     /// Print the paths of the settings files, the one that takes precedence first
     Path {
         /// The files of a shared broker
@@ -85,6 +89,10 @@ pub fn main(args: ConfigArgs) -> Result<ExitCode> {
                 true => ExitCode::SUCCESS,
                 false => ExitCode::from(2),
             })
+        }
+        ConfigAction::Constants => {
+            println!("{}", serde_json::to_string_pretty(&Constants::default())?);
+            Ok(ExitCode::SUCCESS)
         }
         ConfigAction::Path { shared } => {
             let lines: Vec<String> = ConfigSources::of_environment(shared)

@@ -21,7 +21,6 @@ use weft_protocol::transport::{self, path};
 pub fn rows(places: &Places, rows: &mut Vec<ReportRow>) {
     rows.push(sockets(places));
     rows.push(broker(places));
-    rows.extend(dilation(places));
     if let Ok(Answer::Status(status)) = admin::ask(places, &Question::Status) {
         rows.extend(mps(&status));
         rows.extend(elsewhere(&status));
@@ -99,33 +98,6 @@ fn broker(places: &Places) -> ReportRow {
             "end the broker; jobs continue without weft meanwhile",
         ),
     }
-}
-
-/// Row about a simulated GPU's dilation. A broker without it takes every kernel for a long one.
-fn dilation(places: &Places) -> Option<ReportRow> {
-    let said = std::env::var("SIMGPU_DILATION").ok()?;
-    let device: f64 = said.trim().parse().ok().filter(|factor| *factor != 1.0)?;
-    let start = format!("weft stop; weft broker --background --dilation {device}");
-    Some(match admin::ask(places, &Question::Status) {
-        Ok(Answer::Status(status)) if (status.broker.dilation - device).abs() < 1e-3 * device => {
-            ReportRow::ok("dilation", format!("{device}, both device and broker"))
-        }
-        Ok(Answer::Status(status)) => ReportRow::warn(
-            "dilation",
-            format!(
-                "the simulated GPU is {device} times slower (SIMGPU_DILATION), but the broker assumes {}: it does not protect any job",
-                status.broker.dilation
-            ),
-            &start,
-        ),
-        _ => ReportRow::warn(
-            "dilation",
-            format!(
-                "the simulated GPU is {device} times slower (SIMGPU_DILATION); a broker started by weft run does not know this"
-            ),
-            format!("weft broker --background --dilation {device}"),
-        ),
-    })
 }
 
 /// Rows about devices that some jobs share under MPS and others do not.

@@ -8,8 +8,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use weft_admission::UserCap;
 use weft_api::metrics_address::MetricsAddress;
+use weft_protocol::Ns;
+use weft_protocol::lane::DeviceSpeed;
 use weft_scheduler::Config;
 
 /// The users a broker serves.
@@ -32,11 +35,34 @@ impl Door {
     }
 }
 
-/// Default bound on a wait at the gate.
-///
-/// A last resort: the core prevents starvation, and clients of a dead broker free themselves. Even
-/// if both fail, one launch per second passes.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// The times and rates that a broker has without options, and before it measures any. A simulated
+/// device that is slower than real time needs others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Constants {
+    /// Settings of the core.
+    pub core: Config,
+    /// Bound on a wait at the gate, ns.
+    ///
+    /// A last resort: the core prevents starvation, and clients of a dead broker free themselves.
+    /// Even if both fail, one launch per second passes.
+    pub longest_wait: Ns,
+    /// [`Options::speed`].
+    pub speed: DeviceSpeed,
+    /// [`Options::link_mb_per_s`]: PCIe 4 x16. MSched measured 22.2 GB/s for a serial swap.
+    pub link_mb_per_s: u32,
+}
+
+impl Default for Constants {
+    fn default() -> Constants {
+        Constants {
+            core: Config::default(),
+            longest_wait: 1_000_000_000,
+            speed: DeviceSpeed::default(),
+            link_mb_per_s: 22_200,
+        }
+    }
+}
 
 /// Default limit on users' priorities: the priority of a job that asks for none.
 pub const USUAL_PRIORITY: u8 = 5;
@@ -129,8 +155,10 @@ pub struct Options {
     pub longest_wait_said: bool,
     /// Whether served jobs are sampled, to correct their profiles.
     pub refine: bool,
-    /// Factor by which this device is slower than a real one.
-    pub dilation: f64,
+    /// The device's speed as jobs assume it.
+    pub speed: DeviceSpeed,
+    /// The link's rate until it is measured, one direction at a time, MB a second.
+    pub link_mb_per_s: u32,
     /// File for decisions and records.
     pub trace: Option<PathBuf>,
     /// Further addresses for metrics, besides the default socket.
@@ -165,16 +193,18 @@ impl fmt::Debug for OptionsSource {
 
 impl Default for Options {
     fn default() -> Options {
+        let constants = Constants::default();
         Options {
             door: Door::default(),
             rights: Rights::default(),
-            core: Config::default(),
+            core: constants.core,
             switch_cost_said: false,
             idle_exit: None,
-            longest_wait: LONGEST_WAIT,
+            longest_wait: Duration::from_nanos(constants.longest_wait),
             longest_wait_said: false,
             refine: false,
-            dilation: 1.0,
+            speed: constants.speed,
+            link_mb_per_s: constants.link_mb_per_s,
             trace: None,
             metrics: Vec::new(),
             log: None,

@@ -114,8 +114,8 @@ pub struct MemorySettings {
     pub swapped_out_limit: Ns,
     /// Bound on a launch's wait at the gate, ns. It is raised for a job that is swapped out longer.
     pub longest_wait: Ns,
-    /// Factor by which the device's link is slower than a real one.
-    pub dilation: f64,
+    /// [`Options::link_mb_per_s`].
+    pub link_mb_per_s: u32,
 }
 
 impl MemorySettings {
@@ -135,7 +135,7 @@ impl MemorySettings {
             max_swapped_out,
             swapped_out_limit: options.core.swapped_out_limit.min(most).max(max_swapped_out),
             longest_wait,
-            dilation: options.dilation.max(1.0),
+            link_mb_per_s: options.link_mb_per_s,
         }
     }
 }

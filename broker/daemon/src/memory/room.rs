@@ -13,18 +13,9 @@ const SMALLEST_CONTEXT_BYTES: u64 = 400 << 20;
 /// Largest context, as a part of the device: 1 / `CONTEXT_PART`.
 const CONTEXT_PART: u64 = 4;
 
-/// The link before measurements ([`super::link_rates`]): PCIe 4 x16, one direction at a time.
-/// MSched measured 22.2 GB/s for a serial swap.
-const LINK: Link = Link {
-    inward: 22.2e9,
-    outward: 22.2e9,
-    both: 22.2e9,
-    duplex: false,
-};
-
-/// Planner settings for a device of `bytes` that is `dilation` times slower than a real one, with
-/// `contexts` contexts and `plain` bytes of unmanaged memory.
-pub(super) fn config(bytes: u64, contexts: usize, plain: u64, dilation: f64) -> PagingConfig {
+/// Planner settings for a device of `bytes` with `contexts` contexts and `plain` bytes of unmanaged
+/// memory, and a link of this rate.
+pub(super) fn config(bytes: u64, contexts: usize, plain: u64, link_mb_per_s: u32) -> PagingConfig {
     let context = CONTEXT_BYTES.min(bytes / CONTEXT_PART);
     let beside = context
         .saturating_mul(contexts as u64)
@@ -33,7 +24,7 @@ pub(super) fn config(bytes: u64, contexts: usize, plain: u64, dilation: f64) -> 
     PagingConfig::new(
         bytes.saturating_sub(beside),
         weft_protocol::host::of_system(),
-        link(dilation),
+        link(link_mb_per_s),
     )
 }
 
@@ -46,12 +37,13 @@ pub(super) fn holds(bytes: u64, contexts: usize, plain: u64) -> u64 {
     bytes.saturating_sub(beside) / GRANULE
 }
 
-/// The unmeasured link of a device that is `dilation` times slower than a real one.
-pub(super) fn link(dilation: f64) -> Link {
+/// The link before measurements ([`super::link_rates`]): one direction at a time.
+pub(super) fn link(mb_per_s: u32) -> Link {
+    let rate = f64::from(mb_per_s) * 1e6;
     Link {
-        inward: LINK.inward / dilation,
-        outward: LINK.outward / dilation,
-        both: LINK.both / dilation,
-        ..LINK
+        inward: rate,
+        outward: rate,
+        both: rate,
+        duplex: false,
     }
 }

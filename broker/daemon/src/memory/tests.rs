@@ -47,7 +47,7 @@ impl Scene {
             max_swapped_out: 500_000_000,
             swapped_out_limit: 2_000_000_000,
             longest_wait: 1_000_000_000,
-            dilation: 1.0,
+            link_mb_per_s: 22_200,
         };
         let mut thread = Thread::new(settings, Trace::none());
         let clients: Vec<_> = (1..=clients)

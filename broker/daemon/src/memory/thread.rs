@@ -454,7 +454,7 @@ impl Thread {
             changed = true;
             let planner = self
                 .planner
-                .get_or_insert_with(|| Planner::new(config(*bytes, contexts, plain, self.settings.dilation)));
+                .get_or_insert_with(|| Planner::new(config(*bytes, contexts, plain, self.settings.link_mb_per_s)));
             if let Some(carried) = self.links.get(uuid) {
                 planner.set_link(carried.link());
             }
@@ -519,7 +519,7 @@ impl Thread {
             // Machines have few devices. Invented ones cost only the measurements.
             self.links.clear();
         }
-        let granted = || LinkRates::new(link(self.settings.dilation));
+        let granted = || LinkRates::new(link(self.settings.link_mb_per_s));
         let carried = self.links.entry(device.clone()).or_insert_with(granted);
         let now = Instant::now();
         for out in self.clients.values().flat_map(|known| known.out.values()) {

@@ -49,8 +49,6 @@ pub struct QueryHandler {
     pub delay_bound: Duration,
     /// Longest wait of a launch at the gate.
     pub longest_wait: Duration,
-    /// Assumed dilation of the device.
-    pub dilation: f64,
     /// Whether the broker is shared: users change only their own jobs.
     pub shared: bool,
     /// Options that may change while it runs: its users' rights.
@@ -397,7 +395,6 @@ impl QueryHandler {
                 uptime_s: self.since.elapsed().as_secs_f64(),
                 delay_bound_us: self.delay_bound.as_micros() as u64,
                 longest_wait_ms: self.longest_wait.as_millis() as u64,
-                dilation: self.dilation,
                 waiting: self.to_scheduler.gauges.waiting().to_string(),
                 attached: read(&self.registry.attached),
                 refused: read(&self.registry.refused),

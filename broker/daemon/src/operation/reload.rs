@@ -148,7 +148,6 @@ pub fn changes(before: &Options, now: &Options) -> (Vec<OptionChange>, Vec<&'sta
             "switch-cost",
             (was.switch_cost, before.switch_cost_said) != (is.switch_cost, now.switch_cost_said),
         ),
-        ("dilation", before.dilation != now.dilation),
         ("group", before.door != now.door),
         ("trace", before.trace != now.trace),
     ];

@@ -31,7 +31,7 @@ use weft_api::profile_path;
 use weft_api::status::Ending;
 use weft_protocol::control::{Hello, Refusal, ToClient};
 use weft_protocol::epoch_page;
-use weft_protocol::lane::{DILATION_ONE, Lane, Mode, flags};
+use weft_protocol::lane::{Lane, Mode, flags};
 use weft_protocol::transport::Error;
 use weft_protocol::{Ns, PRIORITIES};
 
@@ -259,8 +259,7 @@ impl Acceptor {
                 unknown_cost,
                 hello.profiling,
             );
-            let dilation = (options.dilation * f64::from(DILATION_ONE)) as u32;
-            lane.orders.dilation.store(dilation, Ordering::Relaxed);
+            lane.orders.set_speed(options.speed);
             if options.refine && !hello.profiling {
                 lane.orders.flags.fetch_or(flags::SAMPLE, Ordering::Release);
             }

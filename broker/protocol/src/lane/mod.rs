@@ -114,13 +114,52 @@ pub struct Orders {
     /// Run-ahead window: most work on the device, ns, at a launch that ends after
     /// [`Orders::safe_until`].
     pub max_backlog: AtomicU64,
-    /// Factor, in [`DILATION_ONE`]ths, by which a simulated device's copies are slower than real
-    /// ones. 0 counts as 1.
-    pub dilation: AtomicU32,
+    /// [`DeviceSpeed::host_copy_mb_per_s`].
+    pub host_copy_mb_per_s: AtomicU32,
+    /// [`DeviceSpeed::device_copy_mb_per_s`].
+    pub device_copy_mb_per_s: AtomicU32,
+    /// [`DeviceSpeed::device_wait`].
+    pub device_wait: AtomicU64,
 }
 
-/// A real device's speed, in [`Orders::dilation`].
-pub const DILATION_ONE: u32 = 16;
+/// The speed of a device that nobody has measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    not(loom),
+    derive(serde::Serialize, serde::Deserialize),
+    serde(default, deny_unknown_fields)
+)]
+pub struct DeviceSpeed {
+    /// Copies between host and device, MB a second: PCIe 4 x16 gives 20 to 25 GB/s.
+    pub host_copy_mb_per_s: u32,
+    /// Fills and copies on the device, read and written, MB a second: about half of an A100's 1.5
+    /// TB/s.
+    pub device_copy_mb_per_s: u32,
+    /// Longest time, ns, for which a launch waits only for the device, before its wait is reported
+    /// to the broker. Most kernels end sooner.
+    pub device_wait: Ns,
+}
+
+impl Default for DeviceSpeed {
+    fn default() -> DeviceSpeed {
+        DeviceSpeed {
+            host_copy_mb_per_s: 20_000,
+            device_copy_mb_per_s: 700_000,
+            device_wait: 500_000,
+        }
+    }
+}
+
+impl Orders {
+    /// Sets the speed that the client takes for granted.
+    pub fn set_speed(&self, speed: DeviceSpeed) {
+        self.host_copy_mb_per_s
+            .store(speed.host_copy_mb_per_s, Ordering::Relaxed);
+        self.device_copy_mb_per_s
+            .store(speed.device_copy_mb_per_s, Ordering::Relaxed);
+        self.device_wait.store(speed.device_wait, Ordering::Relaxed);
+    }
+}
 
 /// Written by the client.
 #[repr(C, align(64))]

@@ -7,10 +7,10 @@ use weft_gate::active_streams::RemainingWork;
 use weft_gate::charge::{self, QUEUED_WORK_RATIO};
 use weft_gate::event_times::LEAST_PARTIAL_WAIT_NS;
 use weft_gate::fences::{FENCE_PAUSE_NS, FenceDue, fence_due};
-use weft_gate::run_ahead::{self, DEVICE_WAIT_NS};
+use weft_gate::run_ahead;
 use weft_gate::wait::DEFAULT_LONGEST_WAIT_NS;
 use weft_protocol::credit::MayLaunch;
-use weft_protocol::lane::HOST_COPY;
+use weft_protocol::lane::{DeviceSpeed, HOST_COPY};
 use weft_scheduler::{Client, Event, Mode};
 
 use super::lane::WaitingLaunch;
@@ -184,7 +184,7 @@ impl PlayedMachine {
         };
         let (clock, behind) = (self.clock_says(job), self.behind(job));
         let holds = charge::is_valid(lane.bound_to(), self.sum_above(process.job.priority));
-        if !holds || now > waiting.since + self.hosts.slowed(DEVICE_WAIT_NS) {
+        if !holds || now > waiting.since + self.hosts.slowed(DeviceSpeed::default().device_wait) {
             return Gate::Shut;
         }
         let awaits = process.outstanding > 0;

@@ -10,6 +10,7 @@ use weft_gate::charge;
 use weft_gate::event_times::EventTimes;
 use weft_profiles::Profile;
 use weft_protocol::credit::RunAheadWindow;
+use weft_protocol::lane::DeviceSpeed;
 use weft_scheduler::{Event, Mode};
 
 use crate::Ns;
@@ -137,10 +138,11 @@ impl GateLane {
 
     pub(super) fn cost(&self, play: &Play) -> Ns {
         let slowed = |time: Ns| (time as f64 * self.dilation) as Ns;
+        let speed = DeviceSpeed::default();
         match play {
-            Play::Compute { bytes, .. } if *bytes > 0 => slowed(charge::device_copy_time(*bytes)),
+            Play::Compute { bytes, .. } if *bytes > 0 => slowed(charge::copy_time(*bytes, speed.device_copy_mb_per_s)),
             Play::Compute { kernel, .. } => self.costs.get(kernel).copied().unwrap_or(self.unknown),
-            Play::Copy { bytes, .. } => slowed(charge::host_copy_time(*bytes)),
+            Play::Copy { bytes, .. } => slowed(charge::copy_time(*bytes, speed.host_copy_mb_per_s)),
             _ => 0,
         }
     }

@@ -84,7 +84,7 @@ pub struct Hosts {
     pub launch_costs: bool,
     /// Time, ns, from the end of work to the return of a host thread that spins for it.
     pub sync_return: Ns,
-    /// The factor by which the device is slower than a real one, as weft knows it (`--dilation`).
+    /// The factor by which the device is slower than a real one. weft's settings include it.
     /// Times of this machine are wall times then; the jobs' and the device's times already include
     /// the factor.
     pub dilation: f64,
@@ -131,13 +131,36 @@ impl LaunchControl {
     /// ([`Hosts::dilation`]). weft's only other knowledge of the device (`weft doctor` measures it)
     /// is the cost of a switch between jobs.
     pub fn weft(config: Config, device: &Settings, dilation: f64) -> LaunchControl {
-        let mut config = config.scaled(dilation);
+        let mut config = slower(config, dilation);
         config.switch_cost = match device.mode {
             Mode::TimeSlice => device.switch,
             Mode::Mps | Mode::MpsShared(_) => 0,
         };
         LaunchControl::Weft(Box::new(config))
     }
+}
+
+/// Settings for a device that is `factor` times slower: its times are multiplied.
+fn slower(mut config: Config, factor: f64) -> Config {
+    let scale = |ns: &mut Ns| *ns = (*ns as f64 * factor) as Ns;
+    scale(&mut config.delay_bound);
+    scale(&mut config.small_gap);
+    scale(&mut config.switch_cost);
+    scale(&mut config.depth);
+    config.slo.as_mut().map(scale);
+    scale(&mut config.credit_for);
+    scale(&mut config.open_after);
+    scale(&mut config.open_unseen);
+    scale(&mut config.starving_after);
+    scale(&mut config.share_every);
+    scale(&mut config.stuck_after);
+    scale(&mut config.write_off_after);
+    scale(&mut config.idle_grace);
+    scale(&mut config.turn);
+    scale(&mut config.max_swapped_out);
+    scale(&mut config.swapped_out_limit);
+    scale(&mut config.unknown_cost);
+    config
 }
 
 /// A run, before it begins.

@@ -14,7 +14,7 @@ mod trace;
 use std::sync::atomic::Ordering;
 
 use weft_protocol::Ns;
-use weft_protocol::lane::{Kind, Mode, Reader, Record};
+use weft_protocol::lane::{DeviceSpeed, Kind, Mode, Reader, Record};
 use weft_protocol::transport::map::{SharedEpochPage, SharedLane};
 
 use super::session::Session;
@@ -108,6 +108,7 @@ fn attached_on(mode: Mode, cores: usize) -> (&'static Session, Broker) {
     orders.epoch.store(5, Ordering::Relaxed);
     orders.longest_wait.store(LONG / 2, Ordering::Relaxed);
     orders.unknown_cost.store(20_000, Ordering::Relaxed);
+    orders.set_speed(DeviceSpeed::default());
     orders.mode.store(mode as u32, Ordering::Release);
     (session, broker)
 }

@@ -79,7 +79,7 @@ fn wait(stream: Handle, event: Handle, flags: u32) -> R {
     stream.wait_for(driver, event.seq())
 }
 
-/// Milliseconds between two records.
+/// Wall milliseconds between two records: a device with a dilation looks like a slower device.
 fn elapsed(out: Out<f32>, start: Handle, end: Handle) -> R {
     let driver = state::driver()?;
     let (start, end) = (EVENTS.get(start)?, EVENTS.get(end)?);
@@ -100,7 +100,8 @@ fn elapsed(out: Out<f32>, start: Handle, end: Handle) -> R {
         return Err(Error::NOT_READY);
     };
     #[expect(clippy::cast_precision_loss, reason = "the API answers in single precision")]
-    let milliseconds = (i128::from(to) - i128::from(from)) as f64 / 1e6;
+    let milliseconds =
+        (i128::from(to) - i128::from(from)) as f64 / 1e6 * driver.timeline.dilation(device_of(first.0))?;
     #[expect(clippy::cast_possible_truncation, reason = "the API answers in single precision")]
     out.set(milliseconds as f32)
 }

@@ -262,6 +262,11 @@ impl Timeline {
         }
     }
 
+    /// Wall seconds a second of the device.
+    pub(crate) fn dilation(&self, device: usize) -> R<f64> {
+        Ok(self.link(device)?.dilation())
+    }
+
     pub(crate) fn name(&self, name: &str) -> NameId {
         let _one = lock(&self.naming);
         let mut all = self.ways.iter().map(|way| way.link.name(name));
