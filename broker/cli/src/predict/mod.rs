@@ -24,11 +24,11 @@ use play::{PlayedSet, Prediction};
 
 /// Predict what sharing a GPU would do to a service
 ///
-/// Files: traces of torch.profiler, exports of Nsight Systems, weft's own traces. No GPU is needed.
-/// Without BATCH: the service's gaps.
+/// Files are traces of torch.profiler, exports of Nsight Systems, and weft's own traces. No GPU is
+/// needed. Without BATCH: the gaps of the service.
 #[derive(Debug, Args)]
 pub struct PredictArgs {
-    /// File of the service; each step is a request
+    /// File of the service; each step of it is a request
     service: PathBuf,
     /// Files of jobs that would share the GPU, with a lower priority
     batch: Vec<PathBuf>,
@@ -70,7 +70,7 @@ struct PredictAnswer {
     service: PredictedJob,
     batch: Vec<PredictedJob>,
     /// When requests come.
-    requests: String,
+    arrivals: String,
     #[serde(flatten)]
     prediction: Prediction,
     /// Things that the prediction does not know, one line each.
@@ -126,11 +126,12 @@ pub fn main(args: PredictArgs) -> Result<ExitCode> {
     if let Some(why) = service.is_no_service() {
         let file = args.service.display();
         bail!(
-            "{file} {why}: name it behind the service's file; if it answers requests, `weft trace import --service` makes a trace of it"
+            "{file} {why}: name it behind the service's file; if it answers requests, `weft trace import --service` \
+             makes a trace of it"
         );
     }
     let batch: Vec<ReadJob> = args.batch.iter().map(|path| ReadJob::of(path)).collect::<Result<_>>()?;
-    let (arrivals, requests) = arrivals(&args, &service.program)?;
+    let (arrivals, told) = arrivals(&args, &service.program)?;
     let unknown = show::unknown(&service, &batch);
     let set = PlayedSet {
         service: service.program,
@@ -154,7 +155,7 @@ pub fn main(args: PredictArgs) -> Result<ExitCode> {
         schema: 1,
         service: service.job,
         batch: batch.into_iter().map(|job| job.job).collect(),
-        requests,
+        arrivals: told,
         prediction: prediction?,
         unknown,
     };

@@ -22,14 +22,14 @@ use weft_player::{
 use weft_scheduler::Config;
 
 /// Number of operations in all runs. `docs/predict.md` has the time that they take.
-const MOST_OPERATIONS: f64 = 12e6;
+const MOST_OPERATIONS: f64 = 8e6;
 
 /// Most requests of a run, if none is late: a p99 of more is no better than the settings.
 const MOST_REQUESTS: f64 = 1_000.0;
 
 /// Fewest requests of a run, and those before them that do not count: queues fill, weft learns.
-const FEWEST_REQUESTS: u64 = 20;
-const WARM_UP: usize = 10;
+const FEWEST_REQUESTS: u64 = 15;
+const WARM_UP: usize = 5;
 
 /// Longest run, in lengths of the usual one: for the fewest requests of a service that starves.
 const LONGEST_RUNS: u64 = 8;
@@ -272,9 +272,11 @@ pub(super) struct WayFigures {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Prediction {
     /// Latency of the service in a solo run, ns.
-    pub alone: LatencyFigures<FigureRange>,
+    pub solo_ns: LatencyFigures<FigureRange>,
     /// Fewest requests of a solo run that count.
     pub requests: usize,
+    /// Length of a run, ns of virtual time, if its requests fit.
+    pub run_ns: Ns,
     pub gaps: ServiceGaps<FigureRange>,
     pub ways: Vec<WayFigures>,
 }
@@ -345,7 +347,7 @@ impl PlayedSet {
         // Sums do not depend on which thread was faster.
         runs.sort_by_key(|(number, _)| *number);
         let runs: Result<Vec<SettingRun>, PlayError> = runs.into_iter().map(|(_, run)| run).collect();
-        prediction(&runs?, self.batch.len()).ok_or_else(|| PlayError::NoWork(self.service.name.clone()))
+        prediction(&runs?, self.batch.len(), length).ok_or_else(|| PlayError::NoWork(self.service.name.clone()))
     }
 
     fn settings(&self) -> Vec<PlaySetting> {
@@ -495,7 +497,7 @@ fn speed(run: &MachineRun, job: usize) -> f64 {
     pieces.map(|piece| piece.alone).sum::<Ns>() as f64 / run.span.max(1) as f64
 }
 
-fn prediction(runs: &[SettingRun], batch: usize) -> Option<Prediction> {
+fn prediction(runs: &[SettingRun], batch: usize, length: Ns) -> Option<Prediction> {
     let sliced = || runs.iter().filter(|run| !run.mps);
     let ways = WAYS.into_iter().filter_map(|way| {
         let of: Vec<(bool, &WayRun)> = runs
@@ -519,8 +521,9 @@ fn prediction(runs: &[SettingRun], batch: usize) -> Option<Prediction> {
         })
     });
     Some(Prediction {
-        alone: LatencyFigures::of_settings(&sliced().map(|run| (run.usual, run.alone)).collect::<Vec<_>>())?,
+        solo_ns: LatencyFigures::of_settings(&sliced().map(|run| (run.usual, run.alone)).collect::<Vec<_>>())?,
         requests: sliced().map(|run| run.requests).min()?,
+        run_ns: length,
         gaps: ServiceGaps::of_settings(&sliced().map(|run| (run.usual, run.gaps)).collect::<Vec<_>>())?,
         ways: ways.collect(),
     })

@@ -2,6 +2,7 @@
 //! The page of a prediction. Pure.
 #![forbid(unsafe_code)]
 
+use weft_engine::Settings;
 use weft_trace_import::report::NOTABLE;
 
 use super::super::columns::{self, TextColumn};
@@ -18,6 +19,7 @@ pub(super) fn unknown(service: &ReadJob, batch: &[ReadJob]) -> Vec<String> {
             "memory bandwidth and caches: kernels side by side slow each other down by 30 % to 150 %, whatever they do"
                 .to_owned(),
         );
+        out.push("how far weft gets without profiles: in so short a run it has learnt little".to_owned());
         out.push("the host: CPUs, bus and disk are each job's own; whether the jobs' memory fits the GPU".to_owned());
     }
     out.push("kernels, lengths and loads that the files do not have".to_owned());
@@ -41,7 +43,7 @@ pub(super) fn unknown(service: &ReadJob, batch: &[ReadJob]) -> Vec<String> {
         let off = job.report.as_ref().map_or(1.0, |report| report.comparison.step_ratio);
         if (off - 1.0).abs() > NOTABLE {
             out.push(format!(
-                "{name} as it ran: alone it takes {off:.2} of the file's time here"
+                "{name} as it ran: its solo run takes {off:.2} of the file's time here"
             ));
         }
     }
@@ -82,15 +84,15 @@ fn all_batch(way: &WayFigures) -> (String, String) {
 /// The page.
 pub(super) fn page(answer: &PredictAnswer) -> String {
     let prediction = &answer.prediction;
-    let (alone, gaps) = (&prediction.alone, &prediction.gaps);
+    let (solo, gaps) = (&prediction.solo_ns, &prediction.gaps);
     let mut lines = vec![format!("service  {}", job(&answer.service, "requests"))];
     lines.extend(answer.batch.iter().map(|one| format!("batch    {}", job(one, "steps"))));
-    lines.push(format!("requests {}", answer.requests));
+    lines.push(format!("requests {}", answer.arrivals));
     lines.push(format!(
-        "alone    mean {}, p50 {}, p99 {}; its kernels run {} of the time",
-        range(alone.mean, time),
-        range(alone.p50, time),
-        range(alone.p99, time),
+        "solo     mean {}, p50 {}, p99 {}; its kernels run {} of the time",
+        range(solo.mean, time),
+        range(solo.p50, time),
+        range(solo.p99, time),
         range(gaps.busy, text::percent)
     ));
     let mut lines: Vec<PageLine> = lines.into_iter().map(PageLine::Prose).collect();
@@ -111,9 +113,11 @@ pub(super) fn page(answer: &PredictAnswer) -> String {
                     range(gaps.beyond_10ms, text::percent)
                 ),
                 format!(
-                    "fits     a batch kernel of {} in a gap of every second request, of {} in nine requests of ten",
+                    "fits     a batch kernel of {} in a gap of every second request, of {} in nine requests of ten; \
+                     without MPS {} less for two switches",
                     range(gaps.room_ns, time),
-                    range(gaps.room_most_ns, time)
+                    range(gaps.room_most_ns, time),
+                    text::duration(2 * Settings::default().switch)
                 ),
             ] {
                 lines.push(PageLine::Prose(line));
@@ -136,15 +140,16 @@ pub(super) fn page(answer: &PredictAnswer) -> String {
             lines.extend(columns::rows(table, width));
             lines.push(PageLine::Row(String::new()));
             lines.push(PageLine::Prose(
-                "mean, p50, p99: latency of the service, times its value alone. batch: speed of each batch job, as a \
-                 part of its speed alone. Behind each figure its range over seeds, hosts as in the file and twice as \
-                 fast, time slices of 1 to 2 ms, and kernels that do not share SMs or slow each other down by 30 % \
-                 to 150 %."
+                "mean, p50, p99: latency of the service over that of its solo run. batch: speed of each batch job, \
+                 as a part of its solo run's. Behind each figure is its range over seeds, hosts as in the file and \
+                 twice as fast, time slices of 1 to 2 ms, and kernels that do not share SMs or slow each other down \
+                 by 30 % to 150 %."
                     .to_owned(),
             ));
             let fewest = ways.iter().map(|way| way.requests).min().unwrap_or(0);
             lines.push(PageLine::Prose(format!(
-                "Played: {} requests alone, {fewest} in the slowest run.",
+                "Each run has {}: {} requests solo, {fewest} in the slowest run.",
+                text::duration(prediction.run_ns),
                 prediction.requests
             )));
         }
