@@ -135,6 +135,7 @@ fn mistakes_are_one_line_each() {
     let folder = tempfile::tempdir().expect("a folder");
     let service = trace(folder.path(), "service", 4, 500 * US, Some(5 * MS));
     let training = trace(folder.path(), "training", 4, MS, None);
+    let uncut = trace(folder.path(), "uncut", 400_000, US, Some(0));
     let empty = trace(folder.path(), "empty", 0, MS, Some(0));
     let bad = folder.path().join("bad.json");
     std::fs::write(&bad, "{\"traceEvents\": [").expect("written");
@@ -146,6 +147,7 @@ fn mistakes_are_one_line_each() {
         (&[&training], 1, "never waits for the GPU"),
         (&[&empty], 1, "has no work"),
         (&[&service, &empty], 1, "has no work"),
+        (&[&uncut, &training], 1, "has too many calls"),
         (&["--rate", "1000", &service], 1, "cannot answer 1000 a second"),
         (&["--rate", "0", &service], 2, "give a number"),
         (&["--rate", "5", "--think", "3", &service], 2, "cannot be used with"),

@@ -15,7 +15,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 use weft_engine::SmLimits;
-use weft_player::{Arrivals, Ns, Program};
+use weft_player::{Arrivals, Ns, PlayError, Program};
 use weft_trace_format::{Source, Trace};
 use weft_trace_import::{ImportReport, ProgramRole};
 
@@ -150,6 +150,12 @@ pub fn main(args: PredictArgs) -> Result<ExitCode> {
     let prediction = set.predict(threads, progress);
     if shown {
         eprint!("\r              \r");
+    }
+    if let Err(PlayError::TooLong(name)) = &prediction {
+        bail!(
+            "a request of {name} has too many calls of the jobs to play it: cut its file into steps with `weft trace \
+             import --cut`"
+        );
     }
     let answer = PredictAnswer {
         schema: 1,

@@ -27,9 +27,15 @@ const MOST_OPERATIONS: f64 = 8e6;
 /// Most requests of a run, if none is late: a p99 of more is no better than the settings.
 const MOST_REQUESTS: f64 = 1_000.0;
 
-/// Fewest requests of a run, and those before them that do not count: queues fill, weft learns.
-const FEWEST_REQUESTS: u64 = 15;
-const WARM_UP: usize = 5;
+/// Requests of a run, at least, if calls allow it, and the least then.
+const FEW_REQUESTS: u64 = 20;
+const FEWEST_REQUESTS: u64 = 4;
+
+/// Most operations that the fewest requests may have, in [`MOST_OPERATIONS`].
+const MOST_TIMES: f64 = 10.0;
+
+/// One request in this many comes before those that count: queues fill, weft learns.
+const WARM_UP: u64 = 4;
 
 /// Longest run, in lengths of the usual one: for the fewest requests of a service that starves.
 const LONGEST_RUNS: u64 = 8;
@@ -195,8 +201,8 @@ pub(super) struct ServiceGaps<T> {
 }
 
 impl ServiceGaps<f64> {
-    fn of(run: &MachineRun) -> Option<ServiceGaps<f64>> {
-        let arrivals = run.jobs.first()?.arrivals.get(WARM_UP..)?;
+    fn of(run: &MachineRun, warm_up: usize) -> Option<ServiceGaps<f64>> {
+        let arrivals = run.jobs.first()?.arrivals.get(warm_up..)?;
         let begin = *arrivals.first()?;
         let (mut lengths, mut longest) = (Vec::new(), vec![0; arrivals.len()]);
         let (mut end, mut ran, mut request) = (begin, 0, 0);
@@ -309,6 +315,15 @@ struct PlaySetting {
     usual: bool,
 }
 
+/// Length of a run.
+#[derive(Debug, Clone, Copy)]
+struct RunLength {
+    /// Shortest time, ns.
+    ns: Ns,
+    /// Fewest requests.
+    requests: u64,
+}
+
 /// Jobs to predict.
 #[derive(Debug, Clone)]
 pub(super) struct PlayedSet {
@@ -324,7 +339,9 @@ impl PlayedSet {
     /// have ended, and that of all.
     pub fn predict(&self, threads: usize, watch: impl Fn(usize, usize) + Sync) -> Result<Prediction, PlayError> {
         let settings = self.settings();
-        let length = self.length(&settings);
+        let length = self
+            .length(&settings)
+            .ok_or_else(|| PlayError::TooLong(self.service.name.clone()))?;
         let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let work = || {
             let mut out = Vec::new();
@@ -347,7 +364,7 @@ impl PlayedSet {
         // Sums do not depend on which thread was faster.
         runs.sort_by_key(|(number, _)| *number);
         let runs: Result<Vec<SettingRun>, PlayError> = runs.into_iter().map(|(_, run)| run).collect();
-        prediction(&runs?, self.batch.len(), length).ok_or_else(|| PlayError::NoWork(self.service.name.clone()))
+        prediction(&runs?, self.batch.len(), length.ns).ok_or_else(|| PlayError::NoWork(self.service.name.clone()))
     }
 
     fn settings(&self) -> Vec<PlaySetting> {
@@ -396,8 +413,9 @@ impl PlayedSet {
         out
     }
 
-    /// Length of a run, ns: all runs together have [`MOST_OPERATIONS`].
-    fn length(&self, settings: &[PlaySetting]) -> Ns {
+    /// Length of a run, such that all runs together have [`MOST_OPERATIONS`]; `None` if a few
+    /// requests have far more.
+    fn length(&self, settings: &[PlaySetting]) -> Option<RunLength> {
         let request = match &self.arrivals {
             Arrivals::Poisson { mean } => *mean,
             arrivals => pace(&self.service, arrivals),
@@ -414,11 +432,15 @@ impl PlayedSet {
             1 + usize::from(!self.batch.is_empty()) * ways.count()
         };
         let runs = settings.iter().map(runs).sum::<usize>();
-        let most = MOST_REQUESTS * request as f64;
-        (MOST_OPERATIONS / (together * runs as f64)).min(most) as Ns
+        let affordable = MOST_OPERATIONS / (together * runs as f64);
+        let requests = affordable / request.max(1) as f64;
+        (requests * MOST_TIMES >= FEWEST_REQUESTS as f64).then(|| RunLength {
+            ns: affordable.min(MOST_REQUESTS * request as f64).max(1.0) as Ns,
+            requests: (requests as u64).clamp(FEWEST_REQUESTS, FEW_REQUESTS),
+        })
     }
 
-    fn play(&self, setting: &PlaySetting, length: Ns) -> Result<SettingRun, PlayError> {
+    fn play(&self, setting: &PlaySetting, length: RunLength) -> Result<SettingRun, PlayError> {
         let job = |name: &str, priority, program: &Program, arrivals: &Arrivals| PlayedJob {
             jitter: REPEATED,
             arrivals: arrivals.clone(),
@@ -428,19 +450,21 @@ impl PlayedSet {
         let mut jobs = vec![job(&self.service.name, 0, &self.service, &self.arrivals)];
         jobs.extend(self.batch.iter().map(|program| job(&program.name, 5, program, &closed)));
         let run = |jobs: Vec<PlayedJob>, control, place: usize, requests: u64| {
-            let least = length.max(1);
             MachineSetup {
                 requests,
-                least,
-                longest: least.saturating_mul(LONGEST_RUNS),
+                least: length.ns,
+                longest: length
+                    .ns
+                    .max(requests * pace(&self.service, &self.arrivals))
+                    .saturating_mul(LONGEST_RUNS),
                 first_number: place,
                 ..MachineSetup::new(setting.device, control, jobs, setting.seed)
             }
             .play()
         };
-        let requests = WARM_UP as u64 + FEWEST_REQUESTS;
-        let service = run(vec![jobs[0].clone()], LaunchControl::Plain, 0, requests)?;
-        let alone = counted(&service);
+        let warm_up = (length.requests / WARM_UP) as usize;
+        let service = run(vec![jobs[0].clone()], LaunchControl::Plain, 0, length.requests)?;
+        let alone = counted(&service, warm_up);
         let no_work = || PlayError::NoWork(self.service.name.clone());
         let mut speeds = Vec::new();
         for (place, job) in jobs.iter().enumerate().skip(1) {
@@ -452,9 +476,9 @@ impl PlayedSet {
             for job in &mut jobs {
                 job.profile = way.profile();
             }
-            let shared = run(jobs.clone(), way.control(&setting.device), 0, requests)?;
+            let shared = run(jobs.clone(), way.control(&setting.device), 0, length.requests)?;
             // The same requests on both sides.
-            let with = counted(&shared);
+            let with = counted(&shared, warm_up);
             let both = with.len().min(alone.len());
             let latency = LatencyFigures::of(&with[..both]).zip(LatencyFigures::of(&alone[..both]));
             let part = |(at, alone): (usize, &f64)| (*alone > 0.0).then(|| speed(&shared, at + 1) / alone);
@@ -470,7 +494,7 @@ impl PlayedSet {
             mps: setting.mps,
             alone: LatencyFigures::of(alone).ok_or_else(no_work)?,
             requests: alone.len(),
-            gaps: ServiceGaps::of(&service).ok_or_else(no_work)?,
+            gaps: ServiceGaps::of(&service, warm_up).ok_or_else(no_work)?,
             ways,
         })
     }
@@ -487,8 +511,8 @@ fn pace(program: &Program, arrivals: &Arrivals) -> Ns {
 }
 
 /// The first job's latencies that count.
-fn counted(run: &MachineRun) -> &[Ns] {
-    run.jobs[0].latencies.get(WARM_UP..).unwrap_or_default()
+fn counted(run: &MachineRun, warm_up: usize) -> &[Ns] {
+    run.jobs[0].latencies.get(warm_up..).unwrap_or_default()
 }
 
 /// Kernel time of a job, as in a solo run, in each ns of the run.
