@@ -27,6 +27,7 @@ mod libraries;
 mod linker_cache;
 mod metrics;
 mod outside;
+mod predict;
 mod probe;
 mod probe_child;
 mod profile;
@@ -73,6 +74,7 @@ enum Command {
     History(history::HistoryArgs),
     Metrics(metrics::MetricsArgs),
     Report(report::ReportArgs),
+    Predict(predict::PredictArgs),
     Trace(trace::TraceArgs),
     Set(set::SetArgs),
     Pause(job::PauseArgs),
@@ -106,6 +108,7 @@ fn main() -> ExitCode {
         Command::History(args) => history::main(args),
         Command::Metrics(args) => metrics::main(args),
         Command::Report(args) => report::main(args),
+        Command::Predict(args) => predict::main(args),
         Command::Trace(args) => trace::main(args),
         Command::Set(args) => set::main(args),
         Command::Pause(args) => job::pause(&args),

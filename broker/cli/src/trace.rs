@@ -28,6 +28,7 @@ use weft_api::paths::Places;
 mod import;
 
 use import::ImportArgs;
+pub use import::read;
 
 /// Show a launch trace, or convert one to JSON and back
 #[derive(Debug, clap::Args)]

@@ -55,12 +55,35 @@ fn factor(text: &str) -> Result<f64, String> {
 
 /// Whether the last of several files is to be written: no trace of weft's is a source.
 fn is_written(path: &Path) -> bool {
-    let is_trace = || {
-        let mut begin = [0; MAGIC.len()];
-        let read = File::open(path).and_then(|mut file| file.read_exact(&mut begin));
-        read.is_ok() && begin == MAGIC
+    path.extension().is_some_and(|extension| extension == "trace") || !path.exists() || is_trace(path)
+}
+
+/// Whether the file is a trace of weft's, by its first bytes.
+fn is_trace(path: &Path) -> bool {
+    let mut begin = [0; MAGIC.len()];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut begin));
+    read.is_ok() && begin == MAGIC
+}
+
+/// Reads a trace of weft's, or imports a profiler's file as it is.
+pub fn read(path: &Path) -> Result<(Trace, Option<Box<ImportReport>>)> {
+    if is_trace(path) {
+        return Ok((Trace::load(path)?, None));
+    }
+    let options = ImportOptions {
+        name: stem(Path::new(&stem(path))),
+        cut: Cut::Auto,
+        role: None,
+        device: None,
+        host_time: 1.0,
     };
-    path.extension().is_some_and(|extension| extension == "trace") || !path.exists() || is_trace()
+    let mut progress = ProgressLine::default();
+    let imported = import(&[path], &options, &mut |now| progress.show(now));
+    progress.clear();
+    Ok(match imported? {
+        Imported::Ours(trace) => (*trace, None),
+        Imported::Foreign(trace, report) => (*trace, Some(report)),
+    })
 }
 
 /// Runs the command.

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The page of a prediction. Pure.
+#![forbid(unsafe_code)]
+
+use weft_engine::Settings;
+use weft_trace_import::report::NOTABLE;
+
+use super::super::columns::{self, TextColumn};
+use super::super::text::{self, PageLine};
+use super::play::{FigureRange, WayFigures};
+use super::{PredictAnswer, PredictedJob, ReadJob, Source};
+
+/// Things that the prediction does not know.
+pub(super) fn unknown(service: &ReadJob, batch: &[ReadJob]) -> Vec<String> {
+    let mut out = Vec::new();
+    let all = || std::iter::once(service).chain(batch);
+    if !batch.is_empty() {
+        out.push(
+            "memory bandwidth and caches: kernels side by side slow each other down by 30 % to 150 %, whatever they do"
+                .to_owned(),
+        );
+        out.push("how far weft gets without profiles: in so short a run it has learnt little".to_owned());
+        out.push("the host: CPUs, bus and disk are each job's own; whether the jobs' memory fits the GPU".to_owned());
+    }
+    out.push("kernels, lengths and loads that the files do not have".to_owned());
+    let gpu = |job: &ReadJob| job.job.gpu.clone();
+    if all().any(|job| gpu(job) != gpu(service)) {
+        out.push("times on one GPU: the files are of different ones".to_owned());
+    }
+    for job in all() {
+        let name = &job.job.name;
+        if job.trace.source == Source::Estimated {
+            out.push(format!("the times of {name}: they are estimates of a simulated GPU"));
+        }
+        if job.trace.steps.len() == 1 {
+            out.push(format!("how the steps of {name} differ: its file has one"));
+        }
+        if !job.program.collectives.is_empty() {
+            out.push(format!(
+                "the other GPUs of {name}: its kernels that wait for peers take the time in the file"
+            ));
+        }
+        let off = job.report.as_ref().map_or(1.0, |report| report.comparison.step_ratio);
+        if (off - 1.0).abs() > NOTABLE {
+            out.push(format!(
+                "{name} as it ran: its solo run takes {off:.2} of the file's time here"
+            ));
+        }
+    }
+    out
+}
+
+fn job(job: &PredictedJob, steps: &str) -> String {
+    let gpu = job.gpu.as_deref().unwrap_or("an unknown GPU");
+    format!("{}: {} {steps} on {gpu}, {} times", job.name, job.steps, job.times)
+}
+
+fn time(ns: f64) -> String {
+    text::duration(ns as u64)
+}
+
+/// `11 ms (10 ms to 12 ms)`.
+fn range(of: FigureRange, shown: fn(f64) -> String) -> String {
+    match (shown(of.low), shown(of.high)) {
+        (low, high) if low == high => low,
+        (low, high) => format!("{} ({low} to {high})", shown(of.point)),
+    }
+}
+
+/// `1.02 1.00-1.10`, and its short form without the interval.
+fn figure(of: Option<FigureRange>) -> (String, String) {
+    let Some(of) = of else {
+        return ("-".into(), "-".into());
+    };
+    let short = format!("{:.2}", of.point);
+    (format!("{short} {:.2}-{:.2}", of.low, of.high), short)
+}
+
+fn all_batch(way: &WayFigures) -> (String, String) {
+    let (long, short): (Vec<_>, Vec<_>) = way.batch.iter().map(|part| figure(*part)).unzip();
+    (long.join(" + "), short.join(" + "))
+}
+
+/// The page.
+pub(super) fn page(answer: &PredictAnswer) -> String {
+    let prediction = &answer.prediction;
+    let (solo, gaps) = (&prediction.solo_ns, &prediction.gaps);
+    let mut lines = vec![format!("service  {}", job(&answer.service, "requests"))];
+    lines.extend(answer.batch.iter().map(|one| format!("batch    {}", job(one, "steps"))));
+    lines.push(format!("requests {}", answer.arrivals));
+    lines.push(format!(
+        "solo     mean {}, p50 {}, p99 {}; its kernels run {} of the time",
+        range(solo.mean, time),
+        range(solo.p50, time),
+        range(solo.p99, time),
+        range(gaps.busy, text::percent)
+    ));
+    let mut lines: Vec<PageLine> = lines.into_iter().map(PageLine::Prose).collect();
+    match answer.batch.is_empty() {
+        true => {
+            for line in [
+                format!(
+                    "gaps     {} a request: half are shorter than {}, nine in ten than {}; the longest has {}",
+                    range(gaps.per_request, |count| format!("{count:.0}")),
+                    range(gaps.median_ns, time),
+                    range(gaps.p90_ns, time),
+                    range(gaps.longest_ns, time)
+                ),
+                format!(
+                    "idle     {} of it is in gaps longer than 0.1 ms, {} longer than 1 ms, {} longer than 10 ms",
+                    range(gaps.beyond_100us, text::percent),
+                    range(gaps.beyond_1ms, text::percent),
+                    range(gaps.beyond_10ms, text::percent)
+                ),
+                format!(
+                    "fits     a batch kernel of {} in a gap of every second request, of {} in nine requests of ten; \
+                     without MPS {} less for two switches",
+                    range(gaps.room_ns, time),
+                    range(gaps.room_most_ns, time),
+                    text::duration(2 * Settings::default().switch)
+                ),
+            ] {
+                lines.push(PageLine::Prose(line));
+            }
+        }
+        false => {
+            let latency = |way: &WayFigures, pick: fn(&super::play::LatencyFigures<FigureRange>) -> FigureRange| {
+                figure(way.latency.as_ref().map(pick))
+            };
+            let ways = &prediction.ways;
+            let table = vec![
+                TextColumn::words("sharing", 0, 10).with(ways, |way| way.way.to_owned()),
+                TextColumn::figures("mean", 0).with_short(ways, |way| latency(way, |of| of.mean)),
+                TextColumn::figures("p50", 2).with_short(ways, |way| latency(way, |of| of.p50)),
+                TextColumn::figures("p99", 0).with_short(ways, |way| latency(way, |of| of.p99)),
+                TextColumn::figures("batch", 0).with_short(ways, all_batch),
+            ];
+            lines.push(PageLine::Row(String::new()));
+            let width = text::terminal_width().unwrap_or(usize::MAX / 2);
+            lines.extend(columns::rows(table, width));
+            lines.push(PageLine::Row(String::new()));
+            lines.push(PageLine::Prose(
+                "mean, p50, p99: latency of the service over that of its solo run. batch: speed of each batch job, \
+                 as a part of its solo run's. Behind each figure is its range over seeds, hosts as in the file and \
+                 twice as fast, time slices of 1 to 2 ms, and kernels that do not share SMs or slow each other down \
+                 by 30 % to 150 %."
+                    .to_owned(),
+            ));
+            let fewest = ways.iter().map(|way| way.requests).min().unwrap_or(0);
+            lines.push(PageLine::Prose(format!(
+                "Each run has {}: {} requests solo, {fewest} in the slowest run.",
+                text::duration(prediction.run_ns),
+                prediction.requests
+            )));
+        }
+    }
+    lines.push(PageLine::Prose("Not known:".to_owned()));
+    lines.extend(answer.unknown.iter().map(|line| PageLine::Prose(format!("* {line}"))));
+    text::page(lines.into_iter(), text::terminal_width())
+}

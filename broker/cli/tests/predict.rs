@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tests of `weft predict`: its figures on generated traces, its JSON, its mistakes, and the
+//! examples of its page.
+
+mod common;
+
+use std::path::Path;
+
+use common::{text, weft};
+use serde_json::Value;
+use weft_kernel_id::KernelId;
+use weft_trace_format::{AwaitedWork, Call, Kernel, Operation, Step, Trace};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000 * US;
+
+/// A trace of equal steps: launches of one kernel, then a wait if it is a service.
+fn trace(folder: &Path, name: &str, launches: usize, duration: u64, think: Option<u64>) -> String {
+    let call = |call| Operation {
+        thread: 0,
+        handed_over: false,
+        host_before: US,
+        call,
+    };
+    let launch = Call::Launch {
+        kernel: 0,
+        stream: 0,
+        duration,
+    };
+    let mut operations = vec![call(launch); launches];
+    if think.is_some() {
+        operations.push(call(Call::Sync(AwaitedWork::All)));
+    }
+    let trace = Trace {
+        name: name.to_string(),
+        launch_cost: 5 * US,
+        kernels: vec![Kernel::of(KernelId::new(1, name, [400, 1, 1], [256, 1, 1], 0))],
+        steps: vec![Step {
+            think: think.unwrap_or(0),
+            operations,
+        }],
+        ..Trace::default()
+    };
+    let file = folder.join(format!("{name}.trace"));
+    trace.save(&file).expect("written");
+    file.to_str().expect("text").to_string()
+}
+
+fn predicted(arguments: &[&str]) -> Value {
+    let output = weft()
+        .args(["predict", "--json"])
+        .args(arguments)
+        .output()
+        .expect("ran");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Point, low and high of a range, in this order of size.
+fn range(of: &Value) -> (f64, f64, f64) {
+    let figure = |name: &str| of[name].as_f64().unwrap_or_else(|| panic!("no {name} in {of}"));
+    let (point, low, high) = (figure("point"), figure("low"), figure("high"));
+    assert!(low <= point && point <= high, "{of}");
+    (point, low, high)
+}
+
+fn near(value: f64, wanted: f64, part: f64) {
+    assert!((value / wanted - 1.0).abs() <= part, "{value} is not {wanted}");
+}
+
+#[test]
+fn weft_costs_a_service_with_gaps_less_than_plain_sharing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = trace(folder.path(), "service", 4, 500 * US, Some(5 * MS));
+    let batch = trace(folder.path(), "batch", 4, MS, None);
+    let answer = predicted(&[&service, &batch, &batch]);
+    let ways = answer["ways"].as_array().expect("ways");
+    let mean = |name: &str| {
+        let way = ways.iter().find(|way| way["way"] == name).expect(name);
+        range(&way["latency"]["mean"]).0
+    };
+    assert_eq!(ways.len(), 7);
+    assert!(mean("weft") <= mean("time slices"), "{answer}");
+    assert!(mean("MPS, weft") <= mean("MPS"), "{answer}");
+    assert!(mean("MPS, priorities") <= mean("MPS"), "{answer}");
+    // Both batch jobs fill the device, so the service gets its slices in turn with them.
+    assert!(mean("time slices") > 1.5, "{answer}");
+    assert!(mean("weft") < 1.1 && mean("MPS, weft") < 1.1, "{answer}");
+    for way in ways {
+        for figure in ["mean", "p50", "p99"] {
+            assert!(range(&way["latency"][figure]).1 > 0.9, "{way}");
+        }
+        let parts: Vec<f64> = way["batch"]
+            .as_array()
+            .expect("two")
+            .iter()
+            .map(|of| range(of).0)
+            .collect();
+        assert_eq!(parts.len(), 2);
+        let sum: f64 = parts.iter().sum();
+        assert!((0.0..1.3).contains(&sum), "{way}");
+        assert!(way["requests"].as_u64() > Some(10), "{way}");
+    }
+    let weft = ways.iter().find(|way| way["way"] == "weft").expect("weft");
+    assert!(range(&weft["batch"][0]).0 > 0.1, "{weft}");
+    assert_eq!(
+        answer,
+        predicted(&[&service, &batch, &batch]),
+        "equal input, equal answer"
+    );
+}
+
+#[test]
+fn a_service_without_others_has_its_gaps() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = trace(folder.path(), "service", 4, 500 * US, Some(5 * MS));
+    let answer = predicted(&[&service]);
+    assert_eq!(answer["ways"], Value::Array(Vec::new()));
+    near(range(&answer["solo_ns"]["mean"]).0, 2e6, 0.02);
+    let gaps = &answer["gaps"];
+    near(range(&gaps["busy"]).0, 2.0 / 7.0, 0.03);
+    near(range(&gaps["room_ns"]).0, 5e6, 0.03);
+    near(range(&gaps["longest_ns"]).0, 5e6, 0.25);
+    // A host twice as fast thinks half as long.
+    near(range(&gaps["room_ns"]).1, 2.5e6, 0.05);
+    near(range(&gaps["beyond_1ms"]).0, 1.0, 0.01);
+    let slower = predicted(&["--think", "10", &service]);
+    near(range(&slower["gaps"]["room_ns"]).0, 10e6, 0.03);
+    let random = predicted(&["--rate", "50", &service]);
+    near(range(&random["gaps"]["busy"]).0, 0.1, 0.2);
+}
+
+#[test]
+fn mistakes_are_one_line_each() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = trace(folder.path(), "service", 4, 500 * US, Some(5 * MS));
+    let training = trace(folder.path(), "training", 4, MS, None);
+    let uncut = trace(folder.path(), "uncut", 400_000, US, Some(0));
+    let empty = trace(folder.path(), "empty", 0, MS, Some(0));
+    let bad = folder.path().join("bad.json");
+    std::fs::write(&bad, "{\"traceEvents\": [").expect("written");
+    let bad = bad.to_str().expect("text");
+    for (arguments, code, wanted) in [
+        (&["/nonexistent.json"][..], 1, "cannot read /nonexistent.json"),
+        (&[bad], 1, "is truncated"),
+        (&[&service, bad], 1, "is truncated"),
+        (&[&training], 1, "never waits for the GPU"),
+        (&[&empty], 1, "has no work"),
+        (&[&service, &empty], 1, "has no work"),
+        (&[&uncut, &training], 1, "has too many calls"),
+        (&["--rate", "1000", &service], 1, "cannot answer 1000 a second"),
+        (&["--rate", "0", &service], 2, "give a number"),
+        (&["--rate", "5", "--think", "3", &service], 2, "cannot be used with"),
+        (&[], 2, "SERVICE"),
+    ] {
+        let output = weft().arg("predict").args(arguments).output().expect("ran");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(
+            said.starts_with("weft: ") && said.contains(wanted),
+            "{arguments:?}: {said}"
+        );
+        assert_eq!((said.lines().count(), output.stdout.len()), (1, 0), "{said}");
+    }
+}
+
+fn page(name: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    std::fs::read_to_string(file).expect("the page")
+}
+
+#[test]
+fn the_answer_has_every_documented_field() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = trace(folder.path(), "service", 4, 500 * US, Some(5 * MS));
+    let batch = trace(folder.path(), "batch", 4, MS, None);
+    let answer = predicted(&[&service, &batch]);
+    assert_eq!(answer["schema"], 1);
+    let json = page("json.md");
+    let (_, section) = json.split_once("## `weft predict --json`").expect("the section");
+    for (object, table) in [
+        (&answer, "| field of the prediction |"),
+        (&answer["batch"][0], "| field of `service` and of `batch` |"),
+        (&answer["gaps"], "| field of `gaps` |"),
+        (&answer["ways"][0], "| field of `ways` |"),
+    ] {
+        let (_, rows) = section.split_once(table).expect(table);
+        let rows = rows.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let fields: Vec<&str> = rows
+            .flat_map(|row| row.split('|').nth(1).expect("a column").split('`').skip(1).step_by(2))
+            .collect();
+        let mut known: Vec<&str> = object
+            .as_object()
+            .expect("an object")
+            .keys()
+            .map(String::as_str)
+            .collect();
+        known.sort_unstable();
+        let mut listed = fields.clone();
+        listed.sort_unstable();
+        assert_eq!(listed, known, "{table}");
+    }
+}
+
+/// The words of a page. Figures change with the scheduler, and folds with figures.
+fn shape(page: &str) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for word in page.split_whitespace() {
+        let figure = word
+            .trim_start_matches('(')
+            .starts_with(|first: char| first.is_ascii_digit());
+        words.push(if figure { "N".to_string() } else { word.to_string() });
+    }
+    words.join(" ")
+}
+
+#[test]
+fn the_examples_of_the_page_are_as_they_print() {
+    let page = page("predict.md");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut played = 0;
+    for example in page.split("```console\n").skip(1) {
+        let (block, _) = example.split_once("```").expect("an end");
+        let (command, shown) = block.split_once('\n').expect("an answer");
+        let Some(arguments) = command.strip_prefix("$ weft predict ") else {
+            continue;
+        };
+        // The files of the others are the reader's.
+        if !arguments.contains("profiles/recorded/") {
+            continue;
+        }
+        let output = weft()
+            .current_dir(&root)
+            .arg("predict")
+            .args(arguments.split(' '))
+            .output();
+        let printed = text(&output.expect("ran").stdout);
+        assert_eq!(shape(shown), shape(&printed), "{command}:\n{printed}");
+        played += 1;
+    }
+    assert_eq!(played, 2);
+}
