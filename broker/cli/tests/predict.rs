@@ -126,6 +126,9 @@ fn a_service_without_others_has_its_gaps() {
     near(range(&gaps["beyond_1ms"]).0, 1.0, 0.01);
     let slower = predicted(&["--think", "10", &service]);
     near(range(&slower["gaps"]["room_ns"]).0, 10e6, 0.03);
+    // Four seconds between requests, far more than the request takes.
+    let rare = predicted(&["--rate", "0.25", &service]);
+    near(range(&rare["solo_ns"]["mean"]).0, 2e6, 0.02);
     let random = predicted(&["--rate", "50", &service]);
     near(range(&random["gaps"]["busy"]).0, 0.1, 0.2);
 }
@@ -147,7 +150,7 @@ fn mistakes_are_one_line_each() {
         (&[&training], 1, "never waits for the GPU"),
         (&[&empty], 1, "has no work"),
         (&[&service, &empty], 1, "has no work"),
-        (&[&uncut, &training], 1, "has too many calls"),
+        (&[&uncut, &training], 1, "too many calls within a request"),
         (&["--rate", "1000", &service], 1, "cannot answer 1000 a second"),
         (&["--rate", "0", &service], 2, "give a number"),
         (&["--rate", "5", "--think", "3", &service], 2, "cannot be used with"),
