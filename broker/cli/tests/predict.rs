@@ -111,6 +111,27 @@ fn weft_costs_a_service_with_gaps_less_than_plain_sharing() {
 }
 
 #[test]
+fn a_service_that_starves_has_no_figure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = trace(folder.path(), "service", 4, 50 * US, Some(0));
+    let batch = trace(folder.path(), "batch", 4, 1_000 * MS, None);
+    let answer = predicted(&[&service, &batch]);
+    let ways = answer["ways"].as_array().expect("ways");
+    let mps = ways.iter().find(|way| way["way"] == "MPS").expect("MPS");
+    assert_eq!(
+        (&mps["latency"], &mps["requests"]),
+        (&Value::Null, &Value::from(0)),
+        "{mps}"
+    );
+    let output = weft().args(["predict", &service, &batch]).output().expect("ran");
+    let page = text(&output.stdout);
+    assert!(
+        page.contains("\n-: in a setting the service answered no request"),
+        "{page}"
+    );
+}
+
+#[test]
 fn a_service_without_others_has_its_gaps() {
     let folder = tempfile::tempdir().expect("a folder");
     let service = trace(folder.path(), "service", 4, 500 * US, Some(5 * MS));
