@@ -111,6 +111,27 @@ fn weft_costs_a_service_with_gaps_less_than_plain_sharing() {
 }
 
 #[test]
+fn a_service_that_starves_has_no_figure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = trace(folder.path(), "service", 4, 50 * US, Some(0));
+    let batch = trace(folder.path(), "batch", 4, 1_000 * MS, None);
+    let answer = predicted(&[&service, &batch]);
+    let ways = answer["ways"].as_array().expect("ways");
+    let mps = ways.iter().find(|way| way["way"] == "MPS").expect("MPS");
+    assert_eq!(
+        (&mps["latency"], &mps["requests"]),
+        (&Value::Null, &Value::from(0)),
+        "{mps}"
+    );
+    let output = weft().args(["predict", &service, &batch]).output().expect("ran");
+    let page = text(&output.stdout);
+    assert!(
+        page.contains("\n-: in a setting the service answered no request"),
+        "{page}"
+    );
+}
+
+#[test]
 fn a_service_without_others_has_its_gaps() {
     let folder = tempfile::tempdir().expect("a folder");
     let service = trace(folder.path(), "service", 4, 500 * US, Some(5 * MS));
@@ -126,6 +147,9 @@ fn a_service_without_others_has_its_gaps() {
     near(range(&gaps["beyond_1ms"]).0, 1.0, 0.01);
     let slower = predicted(&["--think", "10", &service]);
     near(range(&slower["gaps"]["room_ns"]).0, 10e6, 0.03);
+    // Four seconds between requests, far more than the request takes.
+    let rare = predicted(&["--rate", "0.25", &service]);
+    near(range(&rare["solo_ns"]["mean"]).0, 2e6, 0.02);
     let random = predicted(&["--rate", "50", &service]);
     near(range(&random["gaps"]["busy"]).0, 0.1, 0.2);
 }
@@ -147,7 +171,7 @@ fn mistakes_are_one_line_each() {
         (&[&training], 1, "never waits for the GPU"),
         (&[&empty], 1, "has no work"),
         (&[&service, &empty], 1, "has no work"),
-        (&[&uncut, &training], 1, "has too many calls"),
+        (&[&uncut, &training], 1, "too many calls within a request"),
         (&["--rate", "1000", &service], 1, "cannot answer 1000 a second"),
         (&["--rate", "0", &service], 2, "give a number"),
         (&["--rate", "5", "--think", "3", &service], 2, "cannot be used with"),

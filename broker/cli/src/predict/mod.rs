@@ -153,8 +153,8 @@ pub fn main(args: PredictArgs) -> Result<ExitCode> {
     }
     if let Err(PlayError::TooLong(name)) = &prediction {
         bail!(
-            "a request of {name} has too many calls of the jobs to play it: cut its file into steps with `weft trace \
-             import --cut`"
+            "the jobs make too many calls within a request of {name} to play it: cut its file into steps with `weft \
+             trace import --cut`"
         );
     }
     let answer = PredictAnswer {

@@ -320,6 +320,8 @@ struct PlaySetting {
 struct RunLength {
     /// Shortest time, ns.
     ns: Ns,
+    /// Longest time, ns.
+    longest: Ns,
     /// Fewest requests.
     requests: u64,
 }
@@ -434,9 +436,15 @@ impl PlayedSet {
         let runs = settings.iter().map(runs).sum::<usize>();
         let affordable = MOST_OPERATIONS / (together * runs as f64);
         let requests = affordable / request.max(1) as f64;
-        (requests * MOST_TIMES >= FEWEST_REQUESTS as f64).then(|| RunLength {
-            ns: affordable.min(MOST_REQUESTS * request as f64).max(1.0) as Ns,
-            requests: (requests as u64).clamp(FEWEST_REQUESTS, FEW_REQUESTS),
+        if requests * MOST_TIMES < FEWEST_REQUESTS as f64 {
+            return None;
+        }
+        let ns = affordable.min(MOST_REQUESTS * request as f64).max(1.0) as Ns;
+        let requests = (requests as u64).clamp(FEWEST_REQUESTS, FEW_REQUESTS);
+        Some(RunLength {
+            ns,
+            longest: ns.max(requests * request).saturating_mul(LONGEST_RUNS),
+            requests,
         })
     }
 
@@ -453,10 +461,7 @@ impl PlayedSet {
             MachineSetup {
                 requests,
                 least: length.ns,
-                longest: length
-                    .ns
-                    .max(requests * pace(&self.service, &self.arrivals))
-                    .saturating_mul(LONGEST_RUNS),
+                longest: length.longest,
                 first_number: place,
                 ..MachineSetup::new(setting.device, control, jobs, setting.seed)
             }

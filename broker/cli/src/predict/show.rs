@@ -146,6 +146,10 @@ pub(super) fn page(answer: &PredictAnswer) -> String {
                  by 30 % to 150 %."
                     .to_owned(),
             ));
+            if ways.iter().any(|way| way.latency.is_none()) {
+                let starved = "-: in a setting the service answered no request, because batch work filled the GPU.";
+                lines.push(PageLine::Prose(starved.to_owned()));
+            }
             let fewest = ways.iter().map(|way| way.requests).min().unwrap_or(0);
             lines.push(PageLine::Prose(format!(
                 "Each run has {}: {} requests solo, {fewest} in the slowest run.",
