@@ -248,7 +248,7 @@ pub fn synced(what: Synced) {
     }
 }
 
-/// When a wait for an event begins; `None`: nobody needs to know.
+/// When a wait for an event begins; `None`: it is not measured.
 pub fn before_event_wait() -> Option<Ns> {
     session_of(None)?.before_event_wait()
 }

@@ -122,7 +122,7 @@ pub struct Orders {
     pub device_wait: AtomicU64,
 }
 
-/// The speed of a device that nobody has measured.
+/// The assumed speed of a device, until it is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(
     not(loom),
