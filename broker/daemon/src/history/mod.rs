@@ -59,8 +59,10 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two tries for the folder's lock.
 const LOCK_PERIOD: Duration = Duration::from_millis(5);
 
-/// Longest wait for the last rows when the broker ends: twice [`EXIT_PATIENCE`], and a slow disk.
-const LAST_ROWS: Duration = Duration::from_secs(4);
+/// Longest wait for the last rows when the broker ends: twice [`EXIT_PATIENCE`], and a slow disk. On
+/// a host with eight times more work than cores, a thread of the last priority needs more than 4 s.
+/// `weft stop` waits 15 s for all files.
+const LAST_ROWS: Duration = Duration::from_secs(10);
 
 /// Longest wait for the ends of the processes of one batch. A client ends as its process exits.
 const EXIT_PATIENCE: Duration = Duration::from_millis(500);
