@@ -15,7 +15,7 @@ use super::fifo_shadow::FifoShadow;
 use super::load::{Lack, Load};
 use super::model::{AdmissionView, GrowthRequest, RunningJob, RunningView, Spot, WaitingJob};
 use super::need::{Backing, Device, DeviceId, Job, Need};
-use super::sums::{DeviceSums, Sums};
+use super::sums::{DeviceSums, RunningSums};
 use weft_protocol::Ns;
 
 /// Factor on the expected time until a job fits, in `Admission::leeway`. Estimates are wrong by up
@@ -34,7 +34,7 @@ pub struct Admission {
     pub(super) fifo_shadow: FifoShadow,
     /// Running jobs that wait for more memory, oldest request first.
     pub(super) growing: Vec<GrowthRequest>,
-    sums: OnceCell<Sums>,
+    sums: OnceCell<RunningSums>,
     pub(super) now: Ns,
     pub(super) last_number: u64,
 }
@@ -440,9 +440,9 @@ impl Admission {
     }
 
     /// Sums over the running jobs, computed on first use.
-    pub(super) fn sums(&self) -> &Sums {
+    pub(super) fn sums(&self) -> &RunningSums {
         self.sums.get_or_init(|| {
-            let mut sums = Sums::new(self.now, self.running.values(), self.devices.keys().copied());
+            let mut sums = RunningSums::new(self.now, self.running.values(), self.devices.keys().copied());
             for (id, of_device) in &mut sums.devices {
                 of_device.guarded = self.guarded_loads(*id, of_device.elsewhere);
             }

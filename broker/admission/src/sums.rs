@@ -14,7 +14,7 @@ use weft_protocol::Ns;
 
 /// Sums over all running jobs, valid until one of them changes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sums {
+pub(super) struct RunningSums {
     /// Longest expected run of a running job, ns.
     pub longest: Option<Ns>,
     pub devices: BTreeMap<DeviceId, DeviceSums>,
@@ -41,16 +41,16 @@ pub(super) struct GuardedLoad {
     pub load: Load,
 }
 
-impl Sums {
+impl RunningSums {
     /// Sums of these jobs and devices, without guarded loads.
     pub fn new<'a>(
         now: Ns,
         running: impl Iterator<Item = &'a RunningJob> + Clone,
         devices: impl Iterator<Item = DeviceId>,
-    ) -> Sums {
+    ) -> RunningSums {
         #[cfg(test)]
         tests::COMPUTED.with(|count| count.set(count.get() + 1));
-        let mut all = Sums {
+        let mut all = RunningSums {
             longest: running.clone().map(|running| running.ask.need.expected).max(),
             devices: devices.map(|id| (id, DeviceSums::default())).collect(),
         };

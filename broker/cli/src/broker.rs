@@ -92,7 +92,7 @@ pub struct BrokerArgs {
     /// File with the times and rates that other options do not give (weft config constants prints
     /// the defaults)
     #[arg(long, hide_short_help = true, value_name = "FILE", value_parser = constants)]
-    pub constants: Option<(PathBuf, Constants)>,
+    pub constants: Option<(PathBuf, Box<Constants>)>,
     /// Have jobs time a kernel now and then while they serve, for at most 0.5 % of their time. This
     /// keeps predictions current, and profiles too when the jobs have ended (a shared broker writes
     /// none). --refine=false overrides weft.toml
@@ -308,7 +308,7 @@ fn log_level(text: &str) -> Result<String, String> {
 }
 
 /// Reads a file of constants. Returns its absolute path too: the broker works in /.
-fn constants(file: &str) -> Result<(PathBuf, Constants), String> {
+fn constants(file: &str) -> Result<(PathBuf, Box<Constants>), String> {
     let path = std::path::absolute(file).map_err(|error| error.to_string())?;
     let text = fs::read_to_string(&path).map_err(|error| error.to_string())?;
     let constants = serde_json::from_str(&text).map_err(|error| error.to_string())?;
@@ -317,7 +317,7 @@ fn constants(file: &str) -> Result<(PathBuf, Constants), String> {
 
 fn options(args: &BrokerArgs) -> Options {
     let constants = match &args.constants {
-        Some((_, constants)) => constants.clone(),
+        Some((_, constants)) => Constants::clone(constants),
         None => Constants::default(),
     };
     let mut core = Config {

@@ -391,11 +391,11 @@ fn queue_has_every_documented_field_and_names_jobs() {
         (&queue["devices"][0], &["| field of the queue's `devices` |"]),
         (
             &queue["running"][0],
-            &["| field of `running` and `waiting` |", "| field of `running` alone |"],
+            &["| field of `running` and `waiting` |", "| field of only `running` |"],
         ),
         (
             &queue["waiting"][0],
-            &["| field of `running` and `waiting` |", "| field of `waiting` alone |"],
+            &["| field of `running` and `waiting` |", "| field of only `waiting` |"],
         ),
         (&queue["learnt"][0], &["| field of `learnt` |"]),
     ] {

@@ -24,7 +24,7 @@ pub(super) struct ClientState {
     /// Amount that its foreground work may lose.
     pub budget: SlowdownBudget,
     pub ledger: CreditLedger,
-    pub wait: Option<GateWait>,
+    pub wait: Option<KernelAtGate>,
     pub queued: Option<QueueEntry>,
     /// Whether a foreground job's launch voids the credit.
     pub bound: bool,
@@ -126,7 +126,7 @@ impl SlowdownBudget {
 
 /// A kernel at the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct GateWait {
+pub(super) struct KernelAtGate {
     pub kernel: u64,
     pub cost: Ns,
     pub since: Ns,
@@ -199,7 +199,7 @@ impl ClientState {
     }
 
     /// The wait that has no credit, in the queue or out of turn.
-    pub(super) fn wants(&self) -> Option<GateWait> {
+    pub(super) fn wants(&self) -> Option<KernelAtGate> {
         self.wait.filter(|_| self.queued.is_some() || self.not_its_turn)
     }
 

@@ -13,7 +13,7 @@ use weft_protocol::{
 
 use crate::{
     busy_model::Phase,
-    client::{ClientState, GateWait, SlowdownBudget},
+    client::{ClientState, KernelAtGate, SlowdownBudget},
     config::Config,
     event::{Decision, Event},
     mean_times::MeanTimes,
@@ -636,7 +636,7 @@ impl Core {
         if same {
             return;
         }
-        let wait = GateWait {
+        let wait = KernelAtGate {
             kernel,
             cost,
             since,

@@ -11,7 +11,7 @@ use weft_protocol::{Client, Ns, credit::RunAheadWindow, lane::Mode};
 use crate::{
     Config, Counters, Decision,
     busy_model::Phase,
-    client::{ClientState, GateWait, LongKernel},
+    client::{ClientState, KernelAtGate, LongKernel},
     ledger::CreditLedger,
     mean_times::Hashed,
     queue::{ClientSlot, GateQueue, QueueEntry},
@@ -224,7 +224,7 @@ impl SchedulerState {
     }
 
     /// Begins a wait, or replaces it.
-    pub(super) fn wait(&mut self, slot: ClientSlot, wait: GateWait) {
+    pub(super) fn wait(&mut self, slot: ClientSlot, wait: KernelAtGate) {
         self.pass(slot);
         if let Some(client) = self.get_mut(slot) {
             client.wait = Some(wait);
@@ -340,7 +340,7 @@ impl SchedulerState {
     }
 
     /// Whether the credit left covers this wait.
-    pub(super) fn covered(client: &ClientState, wait: &GateWait) -> bool {
+    pub(super) fn covered(client: &ClientState, wait: &KernelAtGate) -> bool {
         client.ledger.left() >= i64::try_from(wait.cost).unwrap_or(i64::MAX)
     }
 
@@ -495,7 +495,7 @@ mod tests {
         let slot = state.add(new);
         state.account(slot, |ledger| ledger.grant(100 * US));
         assert_eq!(state.exposure, 100 * US);
-        let wait = GateWait {
+        let wait = KernelAtGate {
             kernel: 1,
             cost: 200 * US,
             since: 0,

@@ -6,13 +6,46 @@ use std::sync::LazyLock;
 
 use super::backing_mode;
 
+/// Value of `WEFT_QUEUE`: when launches may be deferred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueChoice {
+    /// Never.
+    Off,
+    /// Unless the process has private driver tables that weft does not know.
+    On,
+    /// With unknown tables, too.
+    Always,
+}
+
+impl QueueChoice {
+    /// Reads the variable's value. An error is a complaint in one line.
+    pub fn parse(value: Option<&str>) -> Result<QueueChoice, String> {
+        match value {
+            None | Some("on") => Ok(QueueChoice::On),
+            Some("off" | "0") => Ok(QueueChoice::Off),
+            Some("always") => Ok(QueueChoice::Always),
+            Some(other) => Err(format!("WEFT_QUEUE={other} is not one of on, off, always; using on")),
+        }
+    }
+}
+
+static CHOICE: LazyLock<QueueChoice> = LazyLock::new(|| {
+    let value = std::env::var("WEFT_QUEUE").unwrap_or_default();
+    let value = Some(value.trim()).filter(|value| !value.is_empty());
+    QueueChoice::parse(value).unwrap_or(QueueChoice::On)
+});
+
+/// Whether launches are deferred despite unknown tables.
+pub fn always() -> bool {
+    *CHOICE == QueueChoice::Always
+}
+
 /// Whether launches may be deferred, now or later. Not on managed memory, nor if launches are
 /// debugged or profiled ([`looked_into`]).
 pub fn on() -> bool {
     static WANTED: LazyLock<bool> = LazyLock::new(|| {
         let said = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let wanted = said("WEFT_QUEUE").is_none_or(|queue| queue != "off" && queue != "0");
-        wanted && !looked_into(said)
+        *CHOICE != QueueChoice::Off && !looked_into(said)
     });
     *WANTED && !backing_mode::managed()
 }

@@ -9,6 +9,7 @@ use weft_protocol::latency_budget::{self, LatencyBudget};
 use weft_protocol::{Ns, PRIORITIES, amount, priority};
 
 use super::backing_mode::{RequestedBacking, VARIABLE};
+use super::deferral::QueueChoice;
 use super::device_share::DeviceShare;
 
 pub const DEFAULT_PRIORITY: u8 = 5;
@@ -143,9 +144,8 @@ impl Settings {
             }
         };
         let spin = if cores <= FEW_CORES { 0 } else { SPIN_NS };
-        let queue = variable("WEFT_QUEUE").filter(|queue| !["on", "always", "off", "0"].contains(&queue.as_str()));
-        if let Some(queue) = queue {
-            complaints.push(format!("WEFT_QUEUE={queue} is not one of on, off, always; using on"));
+        if let Err(complaint) = QueueChoice::parse(variable("WEFT_QUEUE").as_deref()) {
+            complaints.push(complaint);
         }
         if let Err(complaint) = RequestedBacking::parse(variable(VARIABLE).as_deref()) {
             complaints.push(complaint);

@@ -245,7 +245,7 @@ pub fn answer_about(stream: CuStream) -> Option<CuResult> {
         let served = now.saturating_sub(first) >= longest;
         let done = served && drain::is_done(stream, longest);
         let last = clock::now();
-        ASKED.set(Asked {
+        ASKED.set(NotReadyAnswer {
             stream,
             first: if served { last } else { first },
             last,
@@ -257,7 +257,7 @@ pub fn answer_about(stream: CuStream) -> Option<CuResult> {
 
 /// The stream of a thread's last "not ready" answer; times of the first and last such query.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct NotReadyAnswer {
     stream: CuStream,
     first: Ns,
     last: Ns,
@@ -266,8 +266,8 @@ struct Asked {
 thread_local! {
     // No destructor: usable until the thread ends.
     static ANSWER: Cell<u32> = const { Cell::new(0) };
-    static ASKED: Cell<Asked> = const {
-        Cell::new(Asked {
+    static ASKED: Cell<NotReadyAnswer> = const {
+        Cell::new(NotReadyAnswer {
             stream: 0,
             first: 0,
             last: 0,

@@ -14,9 +14,10 @@
 //! suite checks it: background jobs keep their data, and a profiler counts as many kernels as weft
 //! counts launches.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, Mutex};
 
+use crate::client::deferral::always;
 use crate::driver::abi::CuDevice;
 use crate::driver::calls;
 
@@ -75,13 +76,6 @@ static HANDED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the process uses a device from `NEWER` on.
 static ON_NEWER: AtomicBool = AtomicBool::new(false);
-
-/// Whether launches are deferred despite unknown tables.
-fn always() -> bool {
-    static ALWAYS: LazyLock<bool> =
-        LazyLock::new(|| std::env::var_os("WEFT_QUEUE").is_some_and(|queue| queue == "always"));
-    *ALWAYS
-}
 
 fn text(identity: &Identity) -> String {
     let digits: String = identity.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -4,8 +4,9 @@
 //! The first call looks the symbol up, and opens the driver if necessary. A missing function
 //! answers `NOT_FOUND`. Calls bypass weft's hooks.
 //!
-//! While any thread captures, only `cuStreamIsCapturing` may be called. A hook makes no call of its
-//! own kind under a lock that a driver callback could need.
+//! While any thread captures, only `cuStreamIsCapturing`, `cuCtxGetCurrent` and
+//! `cuDevicePrimaryCtxGetState` may be called: they cannot spoil a capture. A hook makes no call of
+//! its own kind under a lock that a driver callback could need.
 #![allow(non_snake_case)]
 
 use std::ffi::{c_char, c_int, c_void};

@@ -2,7 +2,7 @@
 //! The streams that are being captured.
 //!
 //! A launch into a captured stream runs later, in a graph: it is neither held nor timed. During a
-//! capture weft makes only the driver call that queries a capture; other calls could spoil it.
+//! capture weft makes only queries ([`calls`]); other calls could spoil it.
 //! Without a capture the check costs one load.
 //!
 //! A stream also joins a capture by waiting for one of its events, so during captures weft queries

@@ -33,7 +33,7 @@ use crate::paging::{self, capacity, pool as managed_pool};
 use crate::throttle::{self, DeviceNumber};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MemoryKind {
+pub(super) enum AllocationKind {
     /// Device memory. It ends with its context.
     Plain,
     /// Pool memory, in stream order; counted by its pool, if the pool is known. Pools belong to the
@@ -52,7 +52,7 @@ pub(super) enum MemoryKind {
 struct Block {
     bytes: u64,
     at: DeviceNumber,
-    kind: MemoryKind,
+    kind: AllocationKind,
     /// The thread's context at allocation.
     context: CuContext,
     /// Value of [`ENDS`] before the allocation.
@@ -97,7 +97,7 @@ fn insert(address: u64, block: Block) {
     }
     // A context that ended meanwhile did not find this block in the list.
     if block.born != ENDS.load(Ordering::Acquire)
-        && block.kind != MemoryKind::Array
+        && block.kind != AllocationKind::Array
         && !capture::any()
         && !lives(address)
     {
@@ -138,16 +138,16 @@ pub fn context_ended(context: CuContext, ends: u64) {
         return;
     }
     let of_it = |block: &Block| block.context == context && block.born <= ends;
-    let old: Vec<(u64, MemoryKind)> = ADDRESSES
+    let old: Vec<(u64, AllocationKind)> = ADDRESSES
         .iter()
         .filter(|entry| of_it(entry.value()))
         .map(|entry| (*entry.key(), entry.kind))
         .collect();
     for (address, kind) in old {
         let gone = match kind {
-            MemoryKind::Plain | MemoryKind::Array => true,
-            MemoryKind::Backed | MemoryKind::Own => capture::any() || !queries::is_managed(address),
-            MemoryKind::Ordered(_) => capture::any() || !lives(address),
+            AllocationKind::Plain | AllocationKind::Array => true,
+            AllocationKind::Backed | AllocationKind::Own => capture::any() || !queries::is_managed(address),
+            AllocationKind::Ordered(_) => capture::any() || !lives(address),
         };
         // Another thread may have got this address anew.
         if gone && let Some((_, block)) = ADDRESSES.remove_if(&address, |_, block| of_it(block)) {
@@ -184,18 +184,18 @@ pub(super) fn kept_changed(at: DeviceNumber, before: u64, after: u64, claimed: u
 
 fn change(block: &Block, taken: u64, given_back: u64, claimed: u64) {
     let delta = difference(taken, given_back);
-    if let MemoryKind::Ordered(Some(source)) = block.kind {
+    if let AllocationKind::Ordered(Some(source)) = block.kind {
         match taken > 0 {
             true => drop(pools::take(source, taken)),
             false => pools::give(source, given_back),
         }
         return;
     }
-    if block.kind == MemoryKind::Own {
+    if block.kind == AllocationKind::Own {
         throttle::own_managed_changed(block.at, delta);
         return;
     }
-    if paging::managed() && block.kind != MemoryKind::Backed {
+    if paging::managed() && block.kind != AllocationKind::Backed {
         PLAIN.fetch_add(delta, Ordering::Relaxed);
     }
     throttle::memory_changed(block.at, delta, claimed);
@@ -207,7 +207,7 @@ impl Physical {
         let block = Block {
             bytes: self.bytes,
             at: self.at,
-            kind: MemoryKind::Plain,
+            kind: AllocationKind::Plain,
             context: 0,
             born: 0,
         };
@@ -266,7 +266,7 @@ fn unmapped(start: u64, bytes: u64) -> Vec<(u64, Mapped)> {
 /// `address` is the out-parameter of `real`.
 pub(super) unsafe fn allocate(
     at: DeviceNumber,
-    kind: MemoryKind,
+    kind: AllocationKind,
     address: *const CuDevicePtr,
     bytes: u64,
     real: impl Fn() -> CuResult,
@@ -301,7 +301,7 @@ unsafe fn allocate_from(
     bytes: u64,
     real: impl Fn() -> CuResult,
 ) -> CuResult {
-    let (born, kind) = (ENDS.load(Ordering::Acquire), MemoryKind::Ordered(Some(source)));
+    let (born, kind) = (ENDS.load(Ordering::Acquire), AllocationKind::Ordered(Some(source)));
     let mut lacks = pools::take(source, bytes);
     let mut result = CuResult::OUT_OF_MEMORY;
     if lacks == 0 {
@@ -388,7 +388,7 @@ unsafe fn managed(address: *mut CuDevicePtr, bytes: u64, take: impl FnOnce() -> 
                 bytes,
                 // A managed job has only one device place.
                 at: DeviceNumber::FIRST,
-                kind: MemoryKind::Backed,
+                kind: AllocationKind::Backed,
                 context: paging::ranges::at(at).map_or(0, |range| range.context),
                 born,
             };
@@ -442,7 +442,7 @@ unsafe fn allocate_on(
         // SAFETY: the caller's promise.
         Some((source, at)) => unsafe { allocate_from(source, at, address, bytes, real) },
         // SAFETY: as above.
-        None => unsafe { allocate(here, MemoryKind::Ordered(None), address, bytes, real) },
+        None => unsafe { allocate(here, AllocationKind::Ordered(None), address, bytes, real) },
     }
 }
 
@@ -453,7 +453,7 @@ pub(super) fn free(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -> CuR
     let is_kept = matches!(
         block,
         Some(Block {
-            kind: MemoryKind::Ordered(Some(_)),
+            kind: AllocationKind::Ordered(Some(_)),
             ..
         })
     );
@@ -489,14 +489,14 @@ hooks! {
             return result;
         }
         // SAFETY: the call's own out-parameter.
-        unsafe { allocate(throttle::here(), MemoryKind::Plain, address, bytes as u64, real) }
+        unsafe { allocate(throttle::here(), AllocationKind::Plain, address, bytes as u64, real) }
     }
     fn cuMemAllocManaged(address: *mut CuDevicePtr, bytes: usize, flags: u32) |real| {
         let born = ENDS.load(Ordering::Acquire);
         let result = real();
         // SAFETY: the driver wrote the address.
         if result.ok() && let Some(address) = unsafe { written(address.cast_const()) } {
-            let (at, kind, context) = (throttle::here(), MemoryKind::Own, current_context());
+            let (at, kind, context) = (throttle::here(), AllocationKind::Own, current_context());
             let block = Block { bytes: bytes as u64, at, kind, context, born };
             taken(address, block, 0);
         }
@@ -529,7 +529,7 @@ hooks! {
                 return false;
             };
             let bytes = (pitch as u64).saturating_mul(height as u64);
-            let (kind, context) = (MemoryKind::Plain, current_context());
+            let (kind, context) = (AllocationKind::Plain, current_context());
             taken(address, Block { bytes, at, kind, context, born }, claimed);
             true
         })

@@ -4,7 +4,7 @@
 //! The driver pads arrays as it likes, so the counted bytes are a lower bound. An array whose
 //! memory the job maps by itself (sparse, deferred mapping) takes none.
 
-use super::allocation::{MemoryKind, allocate, free};
+use super::allocation::{AllocationKind, allocate, free};
 use super::declare::{hooks, written};
 use crate::driver::abi::{CuDevicePtr, CuResult};
 use crate::throttle;
@@ -89,7 +89,7 @@ unsafe fn create(
         bytes => unsafe {
             allocate(
                 throttle::here(),
-                MemoryKind::Array,
+                AllocationKind::Array,
                 handle.cast::<CuDevicePtr>(),
                 bytes,
                 real,

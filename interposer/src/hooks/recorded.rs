@@ -31,9 +31,9 @@ pub(super) fn hook(at: usize) -> Option<*const ()> {
 
 /// Mode that records each launch.
 #[derive(Debug)]
-struct Tracing;
+struct RecordedLaunches;
 
-impl LaunchMode for Tracing {
+impl LaunchMode for RecordedLaunches {
     fn kernel(call: KernelCall, real: impl FnOnce() -> CuResult) -> CuResult {
         trace::around(
             || launch(call.stream, || call.identity()),
@@ -55,7 +55,7 @@ impl LaunchMode for Tracing {
     }
 }
 
-launches!(Tracing);
+launches!(RecordedLaunches);
 
 /// Record of a launch; `None` in a capture.
 fn launch(stream: Stream, identity: impl FnOnce() -> u64) -> Option<RecordedCall> {

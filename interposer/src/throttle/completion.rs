@@ -22,6 +22,7 @@ use weft_gate::run_ahead;
 use weft_protocol::Ns;
 
 use super::post_launch::Want;
+use crate::client::clock;
 use crate::client::link::BrokerLink;
 use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::driver::stream::Stream;
@@ -393,12 +394,13 @@ impl Completion {
     /// Forgets the events of an ended context (0: an unknown one), which the driver destroyed.
     /// Reports the work that ended with it: all work if no other context has fences. Other work
     /// without a fence counts as ended after a time.
-    pub fn forget_context(&self, link: &BrokerLink, context: Context, now: Ns) {
+    pub fn forget_context(&self, link: &BrokerLink, context: Context) {
         let gained = match self.inside.lock() {
             Ok(mut inside) => inside.forget(&self.accounts, context),
             Err(_) => self.accounts.complete_all(),
         };
-        self.report(link, gained, now);
+        // Read after the lock: a thread that held it may have reported a later time.
+        self.report(link, gained, clock::now());
     }
 }
 

@@ -4,9 +4,9 @@
 //! * Hooks call only the functions of this file.
 //! * No function fails, panics, prints to stdout or leaves an error of weft's. After internal
 //!   trouble the job's call still reaches the driver.
-//! * Only [`before_deferred`] and [`before_stream_op`] wait at the gate: bounded, for a background
-//!   job, never for a capturing stream. [`enter`] waits before the first context of a job without
-//!   memory.
+//! * Only [`before_deferred`], [`before_stream_op`] and [`before_event_op`] wait at the gate:
+//!   bounded, for a background job, never for a capturing stream. [`enter`] waits before the first
+//!   context of a job without memory.
 //! * Nothing happens before [`begin`]: the preload is in every shell and helper that a job starts.
 //!
 //! The decisions are in [`weft_gate`]; this folder has the clock, the sleep and the driver for it.

@@ -612,6 +612,6 @@ impl Session {
     /// Handles a destroyed context with its events and streams; 0: an unknown context.
     pub fn context_ended(&self, context: usize) {
         self.sampler.forget(context);
-        self.completion.forget_context(&self.link, context, clock::now());
+        self.completion.forget_context(&self.link, context);
     }
 }

@@ -13,14 +13,14 @@ use weft_protocol::Ns;
 
 /// The thread's counters when the job continued after its last recorded call.
 #[derive(Debug, Clone, Copy)]
-struct Counted {
+struct ThreadCounters {
     at: Ns,
     ran: Ns,
     gave_up: i64,
 }
 
 thread_local! {
-    static LAST: Cell<Option<Counted>> = const { Cell::new(None) };
+    static LAST: Cell<Option<ThreadCounters>> = const { Cell::new(None) };
 }
 
 /// Processor time of the calling thread, ns.
@@ -42,7 +42,7 @@ fn gave_up() -> Option<i64> {
 
 /// Notes that the job continues at this time, ns.
 pub fn went_on(at: Ns) {
-    LAST.set(gave_up().map(|gave_up| Counted {
+    LAST.set(gave_up().map(|gave_up| ThreadCounters {
         at,
         ran: ran(),
         gave_up,

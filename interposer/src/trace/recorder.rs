@@ -66,7 +66,7 @@ enum PendingKind {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct EventPair {
+struct RecorderEvents {
     context: Context,
     stream: Stream,
     start: Event,
@@ -78,7 +78,7 @@ struct EventPair {
 struct PendingCall {
     kind: PendingKind,
     moment: Moment,
-    pair: Option<EventPair>,
+    pair: Option<RecorderEvents>,
     /// Whether the call has returned to the job.
     complete: bool,
     /// Whether the driver refused the call; it is then not recorded.
@@ -297,12 +297,12 @@ impl RecorderState {
     }
 
     /// Makes two events and records the first one.
-    fn pair(&mut self, driver: &EventCalls, stream: Stream) -> Option<EventPair> {
+    fn pair(&mut self, driver: &EventCalls, stream: Stream) -> Option<RecorderEvents> {
         let context = driver.current()?;
         let start = self.event(driver, context)?;
         let end = self.event(driver, context);
         match end {
-            Some(end) if driver.relaxed(|| driver.record(start, stream)) => Some(EventPair {
+            Some(end) if driver.relaxed(|| driver.record(start, stream)) => Some(RecorderEvents {
                 context,
                 stream,
                 start,
@@ -318,7 +318,7 @@ impl RecorderState {
     }
 
     /// Records the second event, sometimes with an extra one. `None` if that was not possible.
-    fn end(&mut self, driver: &EventCalls, mut pair: EventPair, ok: bool) -> Option<EventPair> {
+    fn end(&mut self, driver: &EventCalls, mut pair: RecorderEvents, ok: bool) -> Option<RecorderEvents> {
         // The call may have changed the context, or a capture may have begun meanwhile.
         let recorded = ok && !capture::any() && driver.relaxed(|| driver.record(pair.end, pair.stream));
         if !recorded {
@@ -364,7 +364,7 @@ impl RecorderState {
     }
 
     /// Times of a pair: start, end, and an event's cost.
-    fn read(&mut self, driver: &EventCalls, pair: EventPair, reached: Reached) -> Option<(f64, f64, Option<f64>)> {
+    fn read(&mut self, driver: &EventCalls, pair: RecorderEvents, reached: Reached) -> Option<(f64, f64, Option<f64>)> {
         let read = (reached == Reached::Yes).then(|| {
             // From the previous work's end: single-precision ms are exact only over short times.
             let since = match self.last {

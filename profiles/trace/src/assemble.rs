@@ -293,8 +293,7 @@ impl<'a> Assembly<'a> {
 
     fn launch_cost(&mut self) -> Ns {
         self.launch_costs.sort_unstable();
-        let median = self.launch_costs.get(self.launch_costs.len() / 2).copied().unwrap_or(0);
-        median
+        self.launch_costs.get(self.launch_costs.len() / 2).copied().unwrap_or(0)
     }
 }
 

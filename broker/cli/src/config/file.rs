@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::{ConfigSection, KEYS, USER_TABLES};
+use super::keys::{ConfigSection, KEYS, REMOVED, USER_TABLES};
 use super::{ConfigOrigin, ConfigPath, ConfigValue, LoadedConfig};
 use crate::users;
 use weft_api::plain_text as clean;
@@ -204,10 +204,13 @@ impl FileReading<'_> {
             known.extend(USER_TABLES.iter().map(|(table, _)| table.to_string()));
         }
         let other = of(false).find(|key| key.name == name);
-        let hint = match (other, near(name, &known)) {
-            (Some(other), _) => format!("it belongs under [{}]", other.section.name()),
-            (None, Some(near)) => format!("did you mean {near}?"),
-            (None, None) => "weft config show lists all keys".to_string(),
+        let of_broker = section == ConfigSection::Broker;
+        let removed = REMOVED.iter().find(|(key, _)| of_broker && *key == name);
+        let hint = match (removed, other, near(name, &known)) {
+            (Some((_, hint)), ..) => hint.to_string(),
+            (None, Some(other), _) => format!("it belongs under [{}]", other.section.name()),
+            (None, None, Some(near)) => format!("did you mean {near}?"),
+            (None, None, None) => "weft config show lists all keys".to_string(),
         };
         self.wrong(Some(at), &format!("{}.{name}: no such key; {hint}", section.name()));
     }
@@ -378,6 +381,17 @@ mod tests {
             .map(|(name, value)| format!("{name}={}", value.display()))
             .collect();
         assert_eq!(shown, ["WEFT_PRIORITY=low", "WEFT_QUEUE=off", "WEFT_OUTCOME=off"]);
+    }
+
+    #[test]
+    fn a_key_of_an_earlier_version_has_its_own_hint() {
+        for (key, hint) in REMOVED {
+            let (_, told) = loaded(&format!("[broker]\n{key} = 1\npolicy = 'fikit'\n"));
+            assert_eq!(told, [format!("weft.toml:2: broker.{key}: no such key; {hint}")]);
+            assert!(KEYS.iter().all(|known| known.name != key), "{key} is back");
+        }
+        let (_, told) = loaded("[run]\nspin = 1\n");
+        assert!(!told[0].contains("removed"), "{told:?}");
     }
 
     #[test]

@@ -224,6 +224,20 @@ pub fn idle_exit(text: &str) -> Result<Option<u64>, String> {
     }
 }
 
+/// Keys of `[broker]` in earlier versions, each with a hint.
+pub const REMOVED: [(&str, &str); 4] = [
+    (
+        "admission",
+        "removed in 0.2.0: jobs are admitted by the one order that is left; delete the line",
+    ),
+    ("dilation", "removed: weft knows no simulated GPU; delete the line"),
+    (
+        "spin",
+        "removed in 0.2.0: weft spins if the machine has more than two cores; delete the line",
+    ),
+    ("turn", "removed in 0.2.0 with the policy timeslice; delete the line"),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -23,7 +23,7 @@ pub enum DeadlockVictim {
 
 /// A wait for memory of a device.
 #[derive(Debug)]
-struct MemoryWait {
+struct StuckWait {
     group: Job,
     /// Device and bytes; `None`: the device is not known.
     needs: Option<(DeviceId, u64)>,
@@ -43,10 +43,10 @@ pub fn victim(machine: &Admission, jobs: &JobTable, growth: &Growth) -> Option<D
         let share = (row.device, row.share);
         held.entry(jobs.group_of(row.ask.job)).or_default().push(share);
     }
-    let mut waits: Vec<MemoryWait> = Vec::new();
+    let mut waits: Vec<StuckWait> = Vec::new();
     for row in &view.waiting {
         let device = row.ask.devices.first().and_then(|device| about(*device));
-        waits.push(MemoryWait {
+        waits.push(StuckWait {
             group: jobs.group_of(row.ask.job),
             needs: device.map(|device| (device.id, row.ask.need.fixed(device))),
             since: row.arrived,
@@ -55,7 +55,7 @@ pub fn victim(machine: &Admission, jobs: &JobTable, growth: &Growth) -> Option<D
     }
     for grower in growth.iter() {
         let share = machine.share(grower.job());
-        waits.push(MemoryWait {
+        waits.push(StuckWait {
             group: jobs.group_of(grower.job()),
             needs: share.map(|(device, _)| (device, grower.lacks())),
             since: grower.since(),

@@ -30,7 +30,7 @@ pub struct Member {
     process: Process,
     /// Time of its admission, ns; 0: not admitted yet.
     admitted_at: AtomicU64,
-    changes: MemoryChanges,
+    changes: ChangeProbes,
 }
 
 /// Terms of a client's admission.
@@ -53,7 +53,7 @@ impl Member {
             sender: sender.clone(),
             process: entry.process(),
             admitted_at: AtomicU64::new(0),
-            changes: MemoryChanges::default(),
+            changes: ChangeProbes::default(),
         }
     }
 
@@ -229,7 +229,7 @@ impl Member {
 
 /// Record of how long a client's memory has been changing.
 #[derive(Debug, Default)]
-struct MemoryChanges {
+struct ChangeProbes {
     /// Time since which each probe has found a change; 0: the last probe found none.
     since: AtomicU64,
     /// Start of the change under way; 0: there is none.
@@ -252,7 +252,7 @@ pub enum Stillness {
     Stuck,
 }
 
-impl MemoryChanges {
+impl ChangeProbes {
     fn observe(&self, moves: &Moves, at: Ns, now: Ns) -> Stillness {
         let first = |word: &AtomicU64| match word.load(Ordering::Relaxed) {
             0 => {

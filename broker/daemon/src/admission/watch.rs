@@ -117,7 +117,7 @@ impl Watch {
 
     fn serve(&self) {
         let mut failed = 0;
-        let mut probe: Option<Probe> = None;
+        let mut probe: Option<NvmlProbe> = None;
         while failed < TRIES {
             let wait = self
                 .0
@@ -131,7 +131,7 @@ impl Watch {
                 continue;
             }
             let at = clock::now();
-            let told = probe.take().or_else(Probe::start).and_then(|mut it| {
+            let told = probe.take().or_else(NvmlProbe::start).and_then(|mut it| {
                 let told = it.ask();
                 probe = told.is_some().then_some(it);
                 told
@@ -166,14 +166,14 @@ impl Watch {
 
 /// The process that queries NVML.
 #[derive(Debug)]
-struct Probe {
+struct NvmlProbe {
     child: Child,
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
-impl Probe {
-    fn start() -> Option<Probe> {
+impl NvmlProbe {
+    fn start() -> Option<NvmlProbe> {
         let mut command = Command::new("/proc/self/exe");
         command.args(["probe", "--memory"]).env_remove("LD_PRELOAD");
         // Signals to the broker's group must not reach it. It ends when its input closes.
@@ -184,7 +184,7 @@ impl Probe {
             .stderr(Stdio::null());
         let mut child = command.spawn().ok()?;
         let (questions, answers) = (child.stdin.take()?, child.stdout.take()?);
-        Some(Probe {
+        Some(NvmlProbe {
             child,
             questions,
             answers: BufReader::new(answers),
@@ -201,7 +201,7 @@ impl Probe {
     }
 }
 
-impl Drop for Probe {
+impl Drop for NvmlProbe {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

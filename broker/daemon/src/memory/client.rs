@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::forecast::Forecast;
+use super::forecast::StepForecast;
 use super::granules::{granules, held};
 use crate::base::trace;
 use crate::clients::registry::Entry;
@@ -69,7 +69,7 @@ pub(super) struct ManagedClient {
     progress: [u64; 4],
     /// Time at which it last had the device.
     pub ran_at: Option<Instant>,
-    pub forecast: Forecast,
+    pub forecast: StepForecast,
     /// Confirmations under way.
     pub confirming: HashMap<u64, GranuleRange>,
     /// Time at which its working set last counted as touched, if it has no forecast.
@@ -101,7 +101,7 @@ impl ManagedClient {
             active_at: Instant::now(),
             progress: [0; 4],
             ran_at: None,
-            forecast: Forecast::default(),
+            forecast: StepForecast::default(),
             confirming: HashMap::new(),
             counted: None,
             launched: 0,

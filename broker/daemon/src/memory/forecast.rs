@@ -27,7 +27,7 @@ const LONGEST_PERIOD_NS: Ns = 3_600_000_000_000;
 
 /// A client's forecast.
 #[derive(Debug, Default)]
-pub(super) struct Forecast {
+pub(super) struct StepForecast {
     number: u32,
     period: Ns,
     uses: Vec<GranuleUse>,
@@ -39,7 +39,7 @@ pub(super) struct Forecast {
     counted: Option<Ns>,
 }
 
-impl Forecast {
+impl StepForecast {
     /// Adds a part. True if it was the last part, so that the new forecast counts from now on.
     pub fn take(&mut self, number: u32, period: Ns, uses: Vec<GranuleUse>, ends: bool) -> bool {
         if self.coming.0 != number {
@@ -54,11 +54,11 @@ impl Forecast {
         uses.retain(|one| one.at < period && one.count > 0);
         let used: u64 = uses.iter().map(|one| u64::from(one.count.min(MOST_GRANULES))).sum();
         let sound = (1..=LONGEST_PERIOD_NS).contains(&period) && used <= USED_GRANULES;
-        *self = Forecast {
+        *self = StepForecast {
             number,
             period,
             uses: if sound { uses } else { Vec::new() },
-            ..Forecast::default()
+            ..StepForecast::default()
         };
         true
     }
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_forecast_counts_when_it_is_whole_and_sound() {
-        let mut forecast = Forecast::default();
+        let mut forecast = StepForecast::default();
         assert!(!forecast.take(1, 100, vec![one(0, 5, 2)], false));
         assert!(!forecast.is_there());
         assert!(forecast.take(1, 100, vec![one(50, 9, 1), one(100, 9, 1), one(60, 9, 0)], true));
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn what_was_passed_is_what_lies_between_two_places_of_the_period() {
-        let mut forecast = Forecast::default();
+        let mut forecast = StepForecast::default();
         forecast.take(1, 100, (0..10).map(|n| one(10 * n, n, 1)).collect(), true);
         let mut passed = |at| forecast.passed(at).collect::<Vec<_>>();
         assert!(passed(Some(30)).is_empty(), "where it was is not known");
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn progress_is_what_comes_nearest_to_the_clock() {
-        let mut forecast = Forecast::default();
+        let mut forecast = StepForecast::default();
         forecast.take(1, 1_000_000, vec![one(0, 1, 1)], true);
         let begin = Instant::now();
         assert_eq!(forecast.progress(500_000, begin), 0);

@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-use self::thread::Thread;
+use self::thread::MemoryThread;
 use crate::base::options::Options;
 use crate::base::trace::Trace;
 use crate::clients::registry::Entry;
@@ -149,7 +149,7 @@ pub fn start(settings: MemorySettings, trace: Trace) -> std::io::Result<(MemoryH
     let (tells, incoming) = channel();
     let thread = std::thread::Builder::new()
         .name("weft-memory".into())
-        .spawn(move || Thread::new(settings, trace).run(&incoming))?;
+        .spawn(move || MemoryThread::new(settings, trace).run(&incoming))?;
     Ok((MemoryHandle { tells }, thread))
 }
 

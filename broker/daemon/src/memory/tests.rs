@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::client::{IDLE, RECENT_ROUNDS};
 use super::granules::granules;
-use super::thread::{SURVEY, Thread};
+use super::thread::{MemoryThread, SURVEY};
 use super::turns::Turns;
 use super::*;
 use crate::clients::registry::NewEntry;
@@ -35,7 +35,7 @@ fn entry(client: u64) -> Arc<Entry> {
 
 /// A memory thread, and clients that carry out page operations or refuse them.
 struct Scene {
-    thread: Thread,
+    thread: MemoryThread,
     clients: Vec<(Arc<Entry>, PageOpConsumer)>,
 }
 
@@ -49,7 +49,7 @@ impl Scene {
             longest_wait: 1_000_000_000,
             link_mb_per_s: 22_200,
         };
-        let mut thread = Thread::new(settings, Trace::none());
+        let mut thread = MemoryThread::new(settings, Trace::none());
         let clients: Vec<_> = (1..=clients)
             .map(|client| (entry(client), PageOpConsumer::default()))
             .collect();
@@ -395,7 +395,7 @@ fn what_clients_say_of_their_memory_is_kept_within_bounds() {
     let mut scene = Scene::new(256 * MB, 2);
     scene.thread.host = 256 * MB;
     let base = 1u64 << 40;
-    let granules = |thread: &Thread, client: u64| thread.clients[&client].granules;
+    let granules = |thread: &MemoryThread, client: u64| thread.clients[&client].granules;
     // Memory beyond device + host is left to demand paging.
     scene.thread.take(MemoryMessage::Backed(1, base, 1 << 42));
     assert_eq!(granules(&scene.thread, 1), 0);
@@ -417,7 +417,7 @@ fn what_clients_say_of_their_memory_is_kept_within_bounds() {
 #[test]
 fn a_device_is_as_large_as_most_users_say() {
     let mut scene = Scene::new(256 * MB, 0);
-    let says = |thread: &mut Thread, client, uid, bytes| {
+    let says = |thread: &mut MemoryThread, client, uid, bytes| {
         let entry = Arc::into_inner(entry(client)).expect("its own").of(uid, None);
         thread.take(MemoryMessage::Joined(Arc::new(entry)));
         thread.take(MemoryMessage::Device(client, "gpu".into(), bytes));

@@ -72,7 +72,7 @@ const USES_OF_A_GUEST: usize = 1 << 18;
 const RANGES: usize = 65_536;
 
 /// The thread's state. See the module above.
-pub(super) struct Thread {
+pub(super) struct MemoryThread {
     settings: MemorySettings,
     trace: Trace,
     /// Time of the last trace of memory.
@@ -102,9 +102,9 @@ pub(super) struct Thread {
     links: HashMap<String, LinkRates>,
 }
 
-impl Thread {
-    pub fn new(settings: MemorySettings, trace: Trace) -> Thread {
-        Thread {
+impl MemoryThread {
+    pub fn new(settings: MemorySettings, trace: Trace) -> MemoryThread {
+        MemoryThread {
             settings,
             trace,
             traced: Instant::now(),
@@ -770,7 +770,7 @@ impl Thread {
         }
     }
 
-    /// Records a client's report of its device's size. Users vote on it ([`Thread::sizes`]).
+    /// Records a client's report of its device's size. Users vote on it ([`MemoryThread::sizes`]).
     fn uses_device(&mut self, client: u64, uuid: String, bytes: u64) {
         if let Some(known) = self.clients.get_mut(&client) {
             known.bytes = Some(bytes.min(LARGEST_DEVICE_BYTES));

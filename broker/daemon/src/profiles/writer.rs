@@ -118,7 +118,7 @@ pub fn start(gauges: impl Fn(String) + Send + 'static) -> std::io::Result<(Profi
         failures: Arc::clone(&failures),
     };
     let thread = std::thread::Builder::new().name("weft-keeper".into()).spawn(move || {
-        Thread {
+        WriterThread {
             jobs: HashMap::new(),
             of: HashMap::new(),
             refining: Refining::default(),
@@ -202,7 +202,7 @@ fn launches(entry: &Entry) -> u64 {
     counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed)
 }
 
-struct Thread {
+struct WriterThread {
     jobs: HashMap<String, Job>,
     /// Profile by client.
     of: HashMap<u64, String>,
@@ -212,7 +212,7 @@ struct Thread {
     complain: Box<dyn Fn(String) + Send>,
 }
 
-impl Thread {
+impl WriterThread {
     fn run(mut self, incoming: &Receiver<ProfileMessage>) {
         loop {
             match incoming.recv_timeout(FLUSH) {
@@ -419,14 +419,14 @@ mod tests {
 
     #[test]
     fn a_job_takes_what_its_processes_take_together() {
-        let mut thread = Thread {
+        let mut thread = WriterThread {
             jobs: HashMap::new(),
             of: HashMap::new(),
             refining: Refining::default(),
             failures: Arc::default(),
             complain: Box::new(|_| {}),
         };
-        let taken = |thread: &Thread| {
+        let taken = |thread: &WriterThread| {
             let job = thread.jobs.get("gang").expect("it was asked for");
             job.aggregator.clone().finish("gang", 0).memory_peak
         };

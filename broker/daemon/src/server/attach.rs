@@ -11,7 +11,7 @@ use ipc_channel::ipc::{IpcOneShotServer, IpcSender};
 use rustix::event::PollFlags;
 
 use super::callers::Connection;
-use super::messages::Source;
+use super::messages::MessageSource;
 use super::receive::receive_plain;
 use super::{FromClient, Host, ToTheClient, UserPage};
 use crate::base::options::Door;
@@ -168,7 +168,7 @@ impl PendingClient {
             uid: self.uid,
             user_page: None,
             lane,
-            receiver: FromClient(Source::Ipc(receiver)),
+            receiver: FromClient(MessageSource::Ipc(receiver)),
             sender: ToTheClient::Ipc(sender),
             life: Life {
                 pidfd: self.pidfd,
@@ -212,7 +212,7 @@ impl PendingClient {
             uid: self.uid,
             user_page: Some(user_page),
             lane,
-            receiver: FromClient(Source::Packets(Arc::clone(&socket))),
+            receiver: FromClient(MessageSource::Packets(Arc::clone(&socket))),
             sender: ToTheClient::Packets(Arc::clone(&socket)),
             life: Life {
                 pidfd: self.pidfd,

@@ -52,10 +52,10 @@ impl ToTheClient {
 
 /// The messages of one client.
 #[derive(Debug)]
-pub struct FromClient(pub(super) Source);
+pub struct FromClient(pub(super) MessageSource);
 
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum MessageSource {
     Ipc(IpcReceiver<UpMessage>),
     Packets(Arc<Connection>),
 }
@@ -64,13 +64,13 @@ impl FromClient {
     /// The next message; `None` when the time is up.
     pub fn next(&self, within: Duration) -> Result<Option<ToBroker>, Error> {
         match &self.0 {
-            Source::Ipc(way) => match way.try_recv_timeout(within) {
+            MessageSource::Ipc(way) => match way.try_recv_timeout(within) {
                 Ok(UpMessage::Say(message)) => Ok(Some(message)),
                 Ok(UpMessage::Open(_)) => Err(Error::Nonsense("a client opened its channel twice")),
                 Err(TryRecvError::Empty) => Ok(None),
                 Err(TryRecvError::IpcError(_)) => Err(Error::Gone),
             },
-            Source::Packets(socket) => {
+            MessageSource::Packets(socket) => {
                 let deadline = Instant::now() + within;
                 fds::ready(&**socket, PollFlags::IN, deadline)?;
                 match take_plain(&**socket, socket.passes())? {
@@ -126,8 +126,8 @@ impl Inbox {
     /// Adds a client's messages under its number.
     pub fn add(&mut self, client: u64, receiver: FromClient) -> Result<(), Error> {
         match receiver.0 {
-            Source::Packets(socket) => self.guests.push((client, socket)),
-            Source::Ipc(way) => {
+            MessageSource::Packets(socket) => self.guests.push((client, socket)),
+            MessageSource::Ipc(way) => {
                 let entry = self.set.add(way).map_err(Error::io("adding a client to the inbox"))?;
                 self.clients.insert(entry, client);
             }

@@ -12,7 +12,7 @@ use weft_protocol::{Ns, credit::RunAheadWindow};
 
 use crate::{
     busy_model::Phase,
-    client::GateWait,
+    client::KernelAtGate,
     queue::{ClientSlot, QueueEntry},
     state::SchedulerState,
     stretch_times::StretchTimes,
@@ -116,12 +116,12 @@ pub(crate) trait Policy: Debug + Send {
     fn observe(&mut self, _state: &SchedulerState, _seen: &Observed<'_>) {}
 
     /// Time of a waiting kernel that must fit into a gap, ns.
-    fn long_estimate(&self, _state: &SchedulerState, _slot: ClientSlot, wait: &GateWait) -> Ns {
+    fn long_estimate(&self, _state: &SchedulerState, _slot: ClientSlot, wait: &KernelAtGate) -> Ns {
         wait.cost
     }
 
     /// When the minimum share lets a waiting kernel through.
-    fn due(&self, state: &SchedulerState, _slot: ClientSlot, wait: &GateWait, long: Ns) -> Ns {
+    fn due(&self, state: &SchedulerState, _slot: ClientSlot, wait: &KernelAtGate, long: Ns) -> Ns {
         wait.since.saturating_add(state.share_interval(long))
     }
 

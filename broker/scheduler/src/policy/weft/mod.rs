@@ -81,7 +81,7 @@ use super::{
     round_robin::RoundRobin,
 };
 use crate::{
-    client::{ClientState, GateWait},
+    client::{ClientState, KernelAtGate},
     config::Config,
     queue::{ClientSlot, QueueEntry},
     state::SchedulerState,
@@ -89,7 +89,7 @@ use crate::{
     tally::{Lateness, RoleTally},
 };
 use models::{JobModels, Models};
-use room::Situation;
+use room::PolicyView;
 
 /// Chance of a return up to which more than `lead` is granted.
 const HARDLY: f64 = 0.02;
@@ -107,8 +107,8 @@ pub(super) struct Weft {
 }
 
 impl Weft {
-    fn situation<'a>(&'a self, state: &'a SchedulerState, now: Ns) -> Situation<'a> {
-        Situation {
+    fn situation<'a>(&'a self, state: &'a SchedulerState, now: Ns) -> PolicyView<'a> {
+        PolicyView {
             state,
             models: &self.models,
             now,
@@ -118,7 +118,7 @@ impl Weft {
 
 impl Policy for Weft {
     fn next(&mut self, state: &SchedulerState, now: Ns) -> GrantVerdict {
-        let situation = Situation {
+        let situation = PolicyView {
             state,
             models: &self.models,
             now,
@@ -146,14 +146,14 @@ impl Policy for Weft {
         self.models.observe(state, seen);
     }
 
-    fn long_estimate(&self, _: &SchedulerState, slot: ClientSlot, wait: &GateWait) -> Ns {
+    fn long_estimate(&self, _: &SchedulerState, slot: ClientSlot, wait: &KernelAtGate) -> Ns {
         match self.models.job(slot) {
             Some(job) => room::long_estimate(job, wait),
             None => wait.cost,
         }
     }
 
-    fn due(&self, state: &SchedulerState, slot: ClientSlot, wait: &GateWait, long: Ns) -> Ns {
+    fn due(&self, state: &SchedulerState, slot: ClientSlot, wait: &KernelAtGate, long: Ns) -> Ns {
         let interval = state.share_interval(long).max(state.config.share_every);
         let starves_at = self.models.job(slot).map_or(0, |job| job.starves_at);
         wait.since.saturating_add(interval).max(starves_at)
@@ -291,7 +291,7 @@ impl Policy for Weft {
 /// Waiting kernels' times to their ends, against the available room.
 #[derive(Debug, Clone, Copy)]
 struct GapFit<'a> {
-    situation: Situation<'a>,
+    situation: PolicyView<'a>,
     /// Room for background jobs, ns.
     room: Ns,
     /// Background work still to run, ns.
@@ -510,13 +510,13 @@ fn later(state: &SchedulerState, now: Ns) -> Ns {
 }
 
 /// Time for which background jobs may go beyond `lead`: until a return has the chance `HARDLY`.
-fn calm(situation: Situation<'_>) -> Ns {
+fn calm(situation: PolicyView<'_>) -> Ns {
     situation.room(situation.now, HARDLY).unwrap_or(0)
 }
 
 /// No limit, until the foreground job is due, for a job that launches more slowly than the device
 /// works: at most one of its kernels is on the device. Else 0.
-fn slow(situation: Situation<'_>, job: &JobModels, takes: Ns) -> Ns {
+fn slow(situation: PolicyView<'_>, job: &JobModels, takes: Ns) -> Ns {
     let due = situation.opening().unwrap_or(0) < takes;
     match job.times.spread(1) {
         Ns::MAX if !due => Ns::MAX,
@@ -525,7 +525,7 @@ fn slow(situation: Situation<'_>, job: &JobModels, takes: Ns) -> Ns {
 }
 
 /// Most work that a job may have out: any usual kernel of any background job is still admitted.
-fn most_ahead(situation: Situation<'_>, client: &ClientState) -> Ns {
+fn most_ahead(situation: PolicyView<'_>, client: &ClientState) -> Ns {
     let bound = situation.state.delay_bound();
     match client.long_out() {
         0 => bound.saturating_sub(situation.models.longest()).max(bound / 2),

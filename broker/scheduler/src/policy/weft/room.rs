@@ -6,7 +6,7 @@ use weft_protocol::Ns;
 
 use super::models::{JobModels, Models};
 use crate::{
-    client::{ClientState, GateWait},
+    client::{ClientState, KernelAtGate},
     queue::ClientSlot,
     state::SchedulerState,
 };
@@ -22,13 +22,13 @@ const OPEN_ROOM_RATIO: u64 = 16;
 
 /// The state and the models at one time.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Situation<'a> {
+pub(super) struct PolicyView<'a> {
     pub state: &'a SchedulerState,
     pub models: &'a Models,
     pub now: Ns,
 }
 
-impl<'a> Situation<'a> {
+impl<'a> PolicyView<'a> {
     pub(super) fn job(&self, slot: ClientSlot) -> Option<(&'a ClientState, &'a JobModels)> {
         Some((self.state.get(slot)?, self.models.job(slot)?))
     }
@@ -280,7 +280,7 @@ impl<'a> Situation<'a> {
 }
 
 /// High estimate of a waiting kernel, ns; its charge if no time is known.
-pub(super) fn long_estimate(job: &JobModels, wait: &GateWait) -> Ns {
+pub(super) fn long_estimate(job: &JobModels, wait: &KernelAtGate) -> Ns {
     let times = &job.times;
     match times.of_next(wait.kernel) {
         Some(forecast) if times.is_known() => forecast.high.max(times.may_take(wait.kernel)),
@@ -303,7 +303,7 @@ mod tests {
         let mut state = SchedulerState::new(config);
         let mut models = Models::default();
         let less_remains = |state: &SchedulerState, models: &Models, less: Ns, now: Ns| {
-            Situation { state, models, now }.less_remains(less)
+            PolicyView { state, models, now }.less_remains(less)
         };
         assert_eq!(
             less_remains(&state, &models, US, 0),
