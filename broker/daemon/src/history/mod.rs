@@ -59,8 +59,8 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two tries for the folder's lock.
 const LOCK_PERIOD: Duration = Duration::from_millis(5);
 
-/// Longest wait for the last rows when the broker ends: twice [`EXIT_PATIENCE`], and a slow disk. On
-/// a host with eight times more work than cores, a thread of the last priority needs more than 4 s.
+/// Longest wait for the last rows when the broker ends: twice [`EXIT_PATIENCE`], and a slow disk.
+/// Beside eight times more work than cores a thread of the last priority needs more than 4 s.
 /// `weft stop` waits 15 s for all files.
 const LAST_ROWS: Duration = Duration::from_secs(10);
 
