@@ -79,7 +79,7 @@ fn weft_costs_a_service_with_gaps_less_than_plain_sharing() {
         let way = ways.iter().find(|way| way["way"] == name).expect(name);
         range(&way["latency"]["mean"]).0
     };
-    assert_eq!(ways.len(), 7);
+    assert_eq!(ways.len(), 5);
     assert!(mean("weft") <= mean("time slices"), "{answer}");
     assert!(mean("MPS, weft") <= mean("MPS"), "{answer}");
     assert!(mean("MPS, priorities") <= mean("MPS"), "{answer}");

@@ -71,7 +71,8 @@ pub(super) struct SharingWay {
 enum WayRule {
     Plain,
     Priorities,
-    Weft { profiles: bool },
+    /// weft with profiles of all jobs. Without them it learns for longer than a played run.
+    Weft,
 }
 
 impl SharingWay {
@@ -83,27 +84,25 @@ impl SharingWay {
         match self.rule {
             WayRule::Plain => LaunchControl::Plain,
             WayRule::Priorities => LaunchControl::Own(Box::new(MpsPriority)),
-            WayRule::Weft { .. } => LaunchControl::weft(Config::default(), device, 1.0),
+            WayRule::Weft => LaunchControl::weft(Config::default(), device, 1.0),
         }
     }
 
     fn profile(self) -> ProfileSource {
         match self.rule {
-            WayRule::Weft { profiles: true } => ProfileSource::Solo,
+            WayRule::Weft => ProfileSource::Solo,
             _ => ProfileSource::Absent,
         }
     }
 }
 
 /// All ways, in the order of tables.
-pub(super) const WAYS: [SharingWay; 7] = [
+pub(super) const WAYS: [SharingWay; 5] = [
     SharingWay::new("time slices", false, WayRule::Plain),
-    SharingWay::new("weft, no profiles", false, WayRule::Weft { profiles: false }),
-    SharingWay::new("weft", false, WayRule::Weft { profiles: true }),
+    SharingWay::new("weft", false, WayRule::Weft),
     SharingWay::new("MPS", true, WayRule::Plain),
     SharingWay::new("MPS, priorities", true, WayRule::Priorities),
-    SharingWay::new("MPS, weft, no profiles", true, WayRule::Weft { profiles: false }),
-    SharingWay::new("MPS, weft", true, WayRule::Weft { profiles: true }),
+    SharingWay::new("MPS, weft", true, WayRule::Weft),
 ];
 
 /// A figure in the usual setting, and its range over all settings.
