@@ -49,6 +49,8 @@ OTHER_POLICY = ["foreground", "background", "unqueued"]
 class Counting:
     """The counting driver in the place of a device."""
 
+    dilation = 1
+
     def environment(self):
         return {"LD_LIBRARY_PATH": str(paths.COUNTING_CUDA.parent)}
 

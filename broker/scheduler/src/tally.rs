@@ -5,10 +5,10 @@
 use serde::Serialize;
 use weft_protocol::{Ns, lane::HOST_COPY};
 
-/// Time of a launch below which its uncertain part, 2 us, is more than a tenth, ns. The device
+/// Time of a launch below which its uncertain part, 3 us, is more than a tenth, ns. The device
 /// reaches an event on an idle stream when the host records it. A record and a launch take the host
 /// that time.
-const BRIEF_NS: Ns = 20_000;
+const BRIEF_NS: Ns = 30_000;
 
 /// Launches of a client in one role, kernels, graphs and copies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]

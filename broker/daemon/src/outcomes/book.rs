@@ -37,8 +37,9 @@ use weft_api::outcome::{LatenessSum, Outcome, Won};
 use weft_api::status::ClientStatus;
 
 /// Uncertain part of the time of a launch that is too short to be timed exactly, ns. The simulated
-/// GPU's log has up to 1.6 us on a busy host (`pytest tests/regressions/test_told.py`).
-const UNCERTAIN_NS: Ns = 2_000;
+/// GPU's log has up to 2.1 us on a busy host (`pytest tests/regressions/test_told.py`). The rest is
+/// a margin.
+const UNCERTAIN_NS: Ns = 3_000;
 
 /// Launches with a known time from which on their mean is used for launches without one.
 const ENOUGH_LAUNCHES: u64 = 32;
@@ -754,18 +755,18 @@ mod tests {
         let bounds = |outcome: Outcome| (outcome.gpu_least_ns, outcome.gpu_ns, outcome.gpu_most_ns);
         let brief = book.outcome(&status(2), None);
         assert!(
-            brief.line().contains("had 200 us to 600 us of GPU time"),
+            brief.line().contains("had 100 us to 700 us of GPU time"),
             "{}",
             brief.line()
         );
-        assert_eq!(bounds(brief), (Some(200_000), Some(400_000), Some(600_000)));
+        assert_eq!(bounds(brief), (Some(100_000), Some(400_000), Some(700_000)));
         let twice = ClientStatus {
             launches: 200,
             ..status(2)
         };
         assert_eq!(
             bounds(book.outcome(&twice, None)),
-            (Some(400_000), Some(800_000), Some(1_200_000))
+            (Some(200_000), Some(800_000), Some(1_400_000))
         );
         let one = ClientStatus {
             launches: 1,
