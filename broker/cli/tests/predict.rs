@@ -171,7 +171,7 @@ fn mistakes_are_one_line_each() {
         (&[&training], 1, "never waits for the GPU"),
         (&[&empty], 1, "has no work"),
         (&[&service, &empty], 1, "has no work"),
-        (&[&uncut, &training], 1, "too many calls within a request"),
+        (&[&uncut, &uncut], 1, "too many calls within a request"),
         (&["--rate", "1000", &service], 1, "cannot answer 1000 a second"),
         (&["--rate", "0", &service], 2, "give a number"),
         (&["--rate", "5", "--think", "3", &service], 2, "cannot be used with"),
