@@ -435,12 +435,19 @@ impl LatenessAccount {
         self.control = seen > 0 && (first || is_control(self.stretches));
     }
 
-    /// Books lateness, all and by work launched within the stretch, ns.
-    fn book(&mut self, late: (f64, f64), allowed: f64, slowdown: f64, config: &Config) {
-        self.credit_for = config.credit_for;
+    /// The balance of all lateness, that of work launched within stretches, and the most credit of
+    /// each, ns.
+    fn balances(&mut self, slowdown: f64) -> (&mut Balance, &mut Balance, f64) {
         let full = self.full(slowdown);
         let first = Balance::first(full);
         let (all, within) = self.balances.get_or_insert((first, first));
+        (all, within, full)
+    }
+
+    /// Books lateness, all and by work launched within the stretch, ns.
+    fn book(&mut self, late: (f64, f64), allowed: f64, slowdown: f64, config: &Config) {
+        self.credit_for = config.credit_for;
+        let (all, within, full) = self.balances(slowdown);
         all.book(allowed, late.0, full);
         within.book(allowed, late.1, full);
     }
@@ -490,9 +497,7 @@ impl LatenessAccount {
             return;
         }
         self.open.judged(late / alone, opened);
-        let full = self.full(slowdown);
-        let first = Balance::first(full);
-        let (all, within) = self.balances.get_or_insert((first, first));
+        let (all, within, full) = self.balances(slowdown);
         // Time of weft's own calls counts against the promised slowdown.
         let calls = replay.launches.saturating_mul(LAUNCH_COST_NS) as f64;
         all.book(slowdown * rest, late + calls, full);
