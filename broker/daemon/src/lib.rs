@@ -210,7 +210,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     );
     // Later threads get this priority or a lower one.
     if options.door.is_shared() {
-        ThreadPriority::Acceptor.take();
+        ThreadPriority::Guests.take();
     }
     operation::supervisor::ready();
     let why = acceptor.keep(&mut listener);

@@ -166,7 +166,7 @@ pub fn start(settings: OutcomeSettings) -> std::io::Result<(OutcomeHandle, JoinH
     let thread = std::thread::Builder::new()
         .name("weft-outcomes".into())
         .spawn(move || {
-            ThreadPriority::Last.take();
+            ThreadPriority::Guests.take();
             OutcomeThread::new(settings, incoming).run();
         })?;
     Ok((OutcomeHandle { tells: Some(tells) }, thread))
