@@ -321,6 +321,8 @@ pub(super) struct LatenessAccount {
     of_all_ns: RunningMean,
     /// Excess of waits for a part of a stretch, ns, without background work.
     in_part: RunningMean,
+    /// Measured length of controls as a multiple of the predicted times of their kernels.
+    pace: RunningMean,
     /// End of the part of the stretch in progress that was awaited so, and its length, ns.
     part_end: Ns,
     part: f64,
@@ -371,6 +373,9 @@ impl LatenessAccount {
         match company {
             true => times.beside.add(length as Ns),
             false => times.alone.add(length as Ns),
+        }
+        if let Some(replay) = replay.filter(|replay| !company && replay.work > 0) {
+            self.pace.learn(length / replay.work as f64, CONTROL_GAIN);
         }
         if let Some(replay) = replay {
             let bound = config.delay_bound.saturating_add(2 * config.switch_cost);
@@ -460,7 +465,7 @@ impl LatenessAccount {
         let alone = length as f64;
         let excess = (at as f64 - replay.end as f64) / alone;
         let company = self.has_company();
-        if !company {
+        if !company && !replay.guessed {
             self.by_class[class].learn(excess, CONTROL_GAIN);
             self.of_all.learn(excess, CONTROL_GAIN);
             self.of_all_ns.learn(excess * alone, CONTROL_GAIN);
@@ -600,6 +605,12 @@ impl LatenessAccount {
         (promised && in_debt) || (switches && self.spared) || held
     }
 
+    /// Time that the device needs for 1 ns of the predicted times of a job without a profile, ns. A
+    /// host that is slower than the device makes it too long. `None`: no control was seen.
+    pub(super) fn pace(&self) -> Option<f64> {
+        (self.pace.seen > 0).then_some(self.pace.mean)
+    }
+
     /// Sums of all measurements so far.
     pub(super) fn sums(&self) -> Lateness {
         self.sums
@@ -620,6 +631,7 @@ fn is_control(stretches: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::stretch_model::StretchModel;
     use super::*;
     use crate::config::{MS, US};
 
@@ -645,6 +657,8 @@ mod tests {
                 begin,
                 idle: 0,
                 end: begin + LENGTH_NS,
+                work: LENGTH_NS,
+                guessed: false,
             };
             account.waited(begin + LENGTH_NS + OWN_NS + late, Some(replay), SLOWDOWN, &config());
         }
@@ -673,6 +687,8 @@ mod tests {
                 end,
                 idle: 0,
                 launches: 0,
+                work: LENGTH_NS,
+                guessed: false,
             };
             account.waited(end + OWN_NS + late, Some(replay), slowdown, &config());
             account.open_next(Some(slowdown), None);
@@ -729,6 +745,8 @@ mod tests {
                 end,
                 idle: 0,
                 launches: 0,
+                work: LENGTH_NS,
+                guessed: false,
             };
             account.unawaited(Some(replay), SLOWDOWN, &config());
         }
@@ -762,6 +780,8 @@ mod tests {
                     end: begin + LENGTH_NS,
                     idle,
                     launches: 0,
+                    work: LENGTH_NS,
+                    guessed: false,
                 };
                 account.unawaited(Some(replay), SLOWDOWN, &config());
             }
@@ -784,6 +804,8 @@ mod tests {
                 end: begin + length,
                 idle: 0,
                 launches: 1,
+                work: LENGTH_NS,
+                guessed: false,
             };
             account.waited(begin + length + OWN_NS + late, Some(replay), SLOWDOWN, &config());
         };
@@ -968,5 +990,36 @@ mod tests {
     fn controls_are_few_and_never_stop() {
         let count = (0..100_000).filter(|stretch| is_control(*stretch)).count();
         assert!((500..1_200).contains(&count), "{count}");
+    }
+
+    /// Lateness of stretches of a job without a profile, as a part of their length. Each launches
+    /// 24 kernels that are guessed at 20 us and take 125. The host's part scatters. Those with
+    /// background work end `late` ns late.
+    fn lost_without_a_profile(late: Ns) -> f64 {
+        let (mut account, mut model) = (LatenessAccount::default(), StretchModel::default());
+        model.waited();
+        for turn in 0..200_u64 {
+            let begin = turn * 100 * MS;
+            let is_control = turn < 9;
+            let every = US * if is_control { 20 + turn % 5 * 2 } else { 19 };
+            for step in 0..24 {
+                let at = begin + step * every;
+                account.launched(at, || if is_control { 0 } else { 100 * US });
+                model.launched(step, at, 20 * US, account.pace());
+            }
+            let end = begin + 24 * 125 * US + if is_control { 0 } else { late };
+            account.waited(end, model.waited(), SLOWDOWN, &config());
+        }
+        let sums = account.sums();
+        sums.late / sums.alone
+    }
+
+    #[test]
+    fn a_host_that_scatters_is_no_lateness_of_a_job_without_a_profile() {
+        for late in [0, 30 * US, 300 * US] {
+            let real = late as f64 / (24.0 * 125.0 * US as f64);
+            let lost = lost_without_a_profile(late);
+            assert!((lost - real).abs() < 0.01, "{lost} instead of {real}");
+        }
     }
 }

@@ -134,6 +134,7 @@ impl Models {
                 end,
             } => {
                 let found = || self.device.taken(state.outstanding(), at, state.config.switch_cost);
+                let unprofiled = state.get(slot).is_some_and(|client| client.times.is_empty());
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.launched(kernel, at, earlier_end);
                     if job.stretch.quiet(at, state.config.open_unseen) {
@@ -143,7 +144,11 @@ impl Models {
                     }
                     job.account.launched(at, found);
                     if !is_transfer(kernel) {
-                        job.stretch.launched(kernel, at, cost);
+                        let pace = match unprofiled {
+                            true => job.account.pace(),
+                            false => Some(1.0),
+                        };
+                        job.stretch.launched(kernel, at, cost, pace);
                     }
                 }
                 self.all_until = self.all_until.max(at).saturating_add(cost);

@@ -100,6 +100,10 @@ pub(super) struct ReplayedStretch {
     /// Time in which the device had no work of the job, ns.
     pub idle: Ns,
     pub launches: u64,
+    /// Sum of the predicted times, ns.
+    pub work: Ns,
+    /// Whether the pace was not known.
+    pub guessed: bool,
 }
 
 impl ReplayedStretch {
@@ -125,13 +129,16 @@ pub(super) struct StretchModel {
     /// Predicted work of the stretch so far, and of the largest stretch that was seen to end, ns.
     work: Ns,
     most_work: Ns,
+    /// Whether a time of the stretch is a guess.
+    guessed: bool,
     /// Whether the stretch was watched from its beginning.
     whole: bool,
 }
 
 impl StretchModel {
-    /// Takes in a launch of predicted `time`, ns.
-    pub(super) fn launched(&mut self, kernel: u64, at: Ns, time: Ns) {
+    /// Takes in a launch of predicted `time`, ns. `pace`: time that the device needs for 1 ns of
+    /// predicted time, ns; 1 for a job with a profile. `None`: not known yet.
+    pub(super) fn launched(&mut self, kernel: u64, at: Ns, time: Ns, pace: Option<f64>) {
         let context = match self.launches.last() {
             None => {
                 self.front = at;
@@ -142,6 +149,8 @@ impl StretchModel {
             Some(last) => mix(last.context, kernel),
         };
         self.work = self.work.saturating_add(time);
+        self.guessed |= pace.is_none();
+        let time = (time as f64 * pace.unwrap_or(1.0)) as Ns;
         self.idle += at.saturating_sub(self.front);
         self.front = self.front.max(at).saturating_add(time);
         match self.launches.len() < MAX_LAUNCHES {
@@ -178,6 +187,8 @@ impl StretchModel {
             end: self.front,
             idle: self.idle,
             launches: self.launches.len() as u64,
+            work: self.work,
+            guessed: std::mem::take(&mut self.guessed),
         };
         let replayed = Some(replayed).filter(|_| self.whole && !self.launches.is_empty());
         if self.whole {
@@ -216,7 +227,7 @@ impl StretchModel {
     pub(super) fn interrupted(&mut self) {
         self.launches.clear();
         self.work = 0;
-        self.whole = false;
+        (self.whole, self.guessed) = (false, false);
     }
 
     /// Start of the stretch in progress, ns, if no stretch with that much work was seen to end.
@@ -262,7 +273,7 @@ mod tests {
 
     /// Kernels of 10 us, launched every `every` ns; returns when the last one was launched.
     fn stretch(model: &mut StretchModel, start: Ns, every: Ns, count: u64) -> Ns {
-        (0..count).for_each(|step| model.launched(step, start + step * every, 10 * US));
+        (0..count).for_each(|step| model.launched(step, start + step * every, 10 * US, Some(1.0)));
         start + (count - 1) * every
     }
 
@@ -274,13 +285,13 @@ mod tests {
             stretch(&mut model, turn * 10_000 * US, 30 * US, 100);
             model.waited();
         }
-        model.launched(0, 50_000 * US, 10 * US);
+        model.launched(0, 50_000 * US, 10 * US, Some(1.0));
         let idle = 99 * 20 * US;
         assert_eq!(model.deadline(), Some(50_010 * US + idle));
         assert_eq!(model.launches_to_come(), 99);
-        model.launched(1, 50_030 * US, 10 * US);
+        model.launched(1, 50_030 * US, 10 * US, Some(1.0));
         assert_eq!(model.deadline(), Some(50_040 * US + idle - 20 * US));
-        model.launched(77, 50_060 * US, 10 * US);
+        model.launched(77, 50_060 * US, 10 * US, Some(1.0));
         assert_eq!(model.deadline(), None, "another context");
         assert_eq!(model.launches_to_come(), 0);
     }
@@ -291,17 +302,17 @@ mod tests {
         model.waited();
         let request = |model: &mut StretchModel, turn: u64| {
             let start = turn * 10_000 * US;
-            model.launched(1_000 + turn, start, 10 * US);
-            (1..100).for_each(|step| model.launched(step, start + step * 30 * US, 10 * US));
+            model.launched(1_000 + turn, start, 10 * US, Some(1.0));
+            (1..100).for_each(|step| model.launched(step, start + step * 30 * US, 10 * US, Some(1.0)));
         };
         for turn in 0..u64::from(ENOUGH_AT_PLACE) {
-            model.launched(1_000 + turn, turn * 10_000 * US, 10 * US);
+            model.launched(1_000 + turn, turn * 10_000 * US, 10 * US, Some(1.0));
             assert_eq!(model.deadline(), None, "seen {turn} times");
             model.launches.clear();
             request(&mut model, turn);
             model.waited();
         }
-        model.launched(2_000, 900_000 * US, 10 * US);
+        model.launched(2_000, 900_000 * US, 10 * US, Some(1.0));
         assert_eq!(model.deadline(), Some(900_010 * US + 99 * 20 * US));
         assert_eq!(model.launches_to_come(), 99);
     }
@@ -329,7 +340,7 @@ mod tests {
         assert_eq!(unawaited(&mut model, first, 4), 4);
         assert!(model.quiet(500_000 * US, 1_000 * US));
         model.end_stretch();
-        model.launched(0, 500_000 * US, 10 * US);
+        model.launched(0, 500_000 * US, 10 * US, Some(1.0));
         assert_eq!(model.deadline(), Some(500_010 * US + 99 * 20 * US));
     }
 
@@ -378,7 +389,7 @@ mod tests {
         assert_eq!(model.new_since(), None);
         stretch(&mut model, 1_000 * US, 5 * US, 10);
         assert_eq!(model.new_since(), None);
-        model.launched(10, 1_050 * US, 10 * US);
+        model.launched(10, 1_050 * US, 10 * US, Some(1.0));
         assert_eq!(model.new_since(), Some(1_000 * US), "longer than any");
         model.interrupted();
         assert_eq!(model.new_since(), None);
@@ -394,7 +405,7 @@ mod tests {
             stretch(&mut model, (turn as Ns + 1) * 10_000 * US, every * US, 10);
             model.waited();
         }
-        model.launched(0, 90_000 * US, 10 * US);
+        model.launched(0, 90_000 * US, 10 * US, Some(1.0));
         let known = model.deadline().expect("seen") - 90_010 * US;
         assert!((90 * US..120 * US).contains(&known), "{known}");
         model.interrupted();
