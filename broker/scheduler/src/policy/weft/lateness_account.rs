@@ -146,6 +146,38 @@ impl RunningMean {
     }
 }
 
+/// Running mean of controls that counts the largest as the second largest: a thread that lost its
+/// core for 20 ms would otherwise hide the lateness of hundreds of stretches.
+#[derive(Debug, Clone, Copy, Default)]
+struct ControlMean {
+    seen: u32,
+    /// All but the largest.
+    rest: RunningMean,
+    largest: f64,
+    second: f64,
+}
+
+impl ControlMean {
+    fn learn(&mut self, value: f64) {
+        self.seen = self.seen.saturating_add(1);
+        if self.seen == 1 {
+            self.largest = value;
+            return;
+        }
+        let lower = value.min(self.largest);
+        self.largest = self.largest.max(value);
+        self.second = if self.seen == 2 { lower } else { self.second.max(lower) };
+        self.rest.learn(lower, CONTROL_GAIN);
+    }
+
+    fn mean(&self) -> f64 {
+        match self.seen {
+            0 | 1 => self.largest,
+            seen => self.rest.mean + (self.second - self.rest.mean) / f64::from(seen),
+        }
+    }
+}
+
 /// Open periods, in which background work runs next to the foreground job without restriction. Cost
 /// and benefit are measured, so no model of interference between kernels is needed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -315,14 +347,14 @@ pub(super) struct LatenessAccount {
     /// Whether the gap before the control is to be left empty too.
     spared: bool,
     /// Excess without background work, as a part of the replayed length.
-    by_class: [RunningMean; CLASSES],
-    of_all: RunningMean,
+    by_class: [ControlMean; CLASSES],
+    of_all: ControlMean,
     /// The excess of all, ns.
-    of_all_ns: RunningMean,
+    of_all_ns: ControlMean,
     /// Excess of waits for a part of a stretch, ns, without background work.
-    in_part: RunningMean,
+    in_part: ControlMean,
     /// Measured length of controls as a multiple of the predicted times of their kernels.
-    pace: RunningMean,
+    pace: ControlMean,
     /// End of the part of the stretch in progress that was awaited so, and its length, ns.
     part_end: Ns,
     part: f64,
@@ -375,7 +407,7 @@ impl LatenessAccount {
             false => times.alone.add(length as Ns),
         }
         if let Some(replay) = replay.filter(|replay| !company && replay.work > 0) {
-            self.pace.learn(length / replay.work as f64, CONTROL_GAIN);
+            self.pace.learn(length / replay.work as f64);
         }
         if let Some(replay) = replay {
             let bound = config.delay_bound.saturating_add(2 * config.switch_cost);
@@ -397,13 +429,13 @@ impl LatenessAccount {
         let excess = at.saturating_sub(since.max(end)) as f64;
         let company = self.has_company();
         if !company {
-            self.in_part.learn(excess, CONTROL_GAIN);
+            self.in_part.learn(excess);
         }
         if self.in_part.seen < ENOUGH {
             return;
         }
         let late = match company {
-            true => (excess - self.in_part.mean).max(0.0),
+            true => (excess - self.in_part.mean()).max(0.0),
             false => 0.0,
         };
         let length = end.saturating_sub(self.part_end) as f64;
@@ -466,9 +498,9 @@ impl LatenessAccount {
         let excess = (at as f64 - replay.end as f64) / alone;
         let company = self.has_company();
         if !company && !replay.guessed {
-            self.by_class[class].learn(excess, CONTROL_GAIN);
-            self.of_all.learn(excess, CONTROL_GAIN);
-            self.of_all_ns.learn(excess * alone, CONTROL_GAIN);
+            self.by_class[class].learn(excess);
+            self.of_all.learn(excess);
+            self.of_all_ns.learn(excess * alone);
         }
         let unknown = self.by_class[class].seen < ENOUGH;
         if self.of_all.seen == 0 {
@@ -477,8 +509,8 @@ impl LatenessAccount {
         // The excess of a stretch of 1 us may be 60 times its length, and is little for one of 100
         // ms.
         let known = match unknown {
-            true => (self.of_all.mean * alone).min(self.of_all_ns.mean),
-            false => self.by_class[class].mean * alone,
+            true => (self.of_all.mean() * alone).min(self.of_all_ns.mean()),
+            false => self.by_class[class].mean() * alone,
         };
         let own = (alone + known).max(1.0);
         let late = match company {
@@ -608,7 +640,7 @@ impl LatenessAccount {
     /// Time that the device needs for 1 ns of the predicted times of a job without a profile, ns. A
     /// host that is slower than the device makes it too long. `None`: no control was seen.
     pub(super) fn pace(&self) -> Option<f64> {
-        (self.pace.seen > 0).then_some(self.pace.mean)
+        (self.pace.seen > 0).then(|| self.pace.mean())
     }
 
     /// Sums of all measurements so far.

@@ -124,6 +124,9 @@ pub(super) struct StretchModel {
     launches: Vec<StretchLaunch>,
     /// End of the submitted work, if the device had no other work, ns.
     front: Ns,
+    /// The same at the measured pace, ns. Laxity does not follow the pace, which a slow host makes
+    /// too long: gpt2 without a profile kept .278 of .746 of the batch work (docs/log/lab-notes.md).
+    paced_front: Ns,
     idle: Ns,
     begin: Ns,
     /// Predicted work of the stretch so far, and of the largest stretch that was seen to end, ns.
@@ -141,7 +144,7 @@ impl StretchModel {
     pub(super) fn launched(&mut self, kernel: u64, at: Ns, time: Ns, pace: Option<f64>) {
         let context = match self.launches.last() {
             None => {
-                self.front = at;
+                (self.front, self.paced_front) = (at, at);
                 self.begin = at;
                 self.idle = 0;
                 mix(0, kernel)
@@ -150,9 +153,10 @@ impl StretchModel {
         };
         self.work = self.work.saturating_add(time);
         self.guessed |= pace.is_none();
-        let time = (time as f64 * pace.unwrap_or(1.0)) as Ns;
         self.idle += at.saturating_sub(self.front);
         self.front = self.front.max(at).saturating_add(time);
+        let paced = (time as f64 * pace.unwrap_or(1.0)) as Ns;
+        self.paced_front = self.paced_front.max(at).saturating_add(paced);
         match self.launches.len() < MAX_LAUNCHES {
             true => self.launches.push(StretchLaunch {
                 context,
@@ -184,7 +188,7 @@ impl StretchModel {
     pub(super) fn end_stretch(&mut self) -> Option<ReplayedStretch> {
         let replayed = ReplayedStretch {
             begin: self.begin,
-            end: self.front,
+            end: self.paced_front,
             idle: self.idle,
             launches: self.launches.len() as u64,
             work: self.work,
