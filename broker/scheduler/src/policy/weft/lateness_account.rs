@@ -1054,4 +1054,16 @@ mod tests {
             assert!((lost - real).abs() < 0.01, "{lost} instead of {real}");
         }
     }
+
+    #[test]
+    fn a_control_that_lost_its_core_hides_no_lateness() {
+        let mut account = LatenessAccount::default();
+        stretches(&mut account, 3, 0, false, 0);
+        stretches(&mut account, 1, 0, false, 20 * MS);
+        stretches(&mut account, 6, 0, false, 0);
+        stretches(&mut account, 100, 100 * US, false, 300 * US);
+        let sums = account.sums();
+        let lost = sums.late / sums.alone;
+        assert!((lost - 0.03).abs() < 0.005, "{lost}");
+    }
 }
