@@ -6,7 +6,7 @@
 //! | scheduler | -15 | jobs wait for its iterations of some us. At nice 0 a woken thread waits 0.4 ms for a core (measured), and background jobs get a third of what they could |
 //! | control, memory, profile writer, beat | 0 | as jobs |
 //! | a shared broker's acceptor, and threads that let guests in and answer them; outcomes | 10 | any user may connect at any rate |
-//! | those threads for a user that recently caused much work; history; the log | 19 | even a flood of small work must not delay a job's waking thread |
+//! | those threads for a user that caused much work; history; the log | 19 | even a flood of small work must not delay a job's waking thread |
 //!
 //! At 19 the thread of outcomes had 0.7 % of a core that two busy threads shared: 300 jobs that
 //! ended at once kept their lanes for more than 60 s.
