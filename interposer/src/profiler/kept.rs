@@ -6,7 +6,7 @@ use weft_protocol::Ns;
 use weft_protocol::lane::{Kind, RECORDS};
 
 use super::budget::{Budget, Stride, UsualLaunch};
-use super::window::{self, Point, Scale};
+use super::window::{self, Point};
 use super::{OpenSample, SamplerContext, WINDOW};
 use crate::client::clock;
 use crate::driver::events::{Context, Event, EventCalls, Reached};
@@ -20,24 +20,6 @@ pub(super) const NONE: Event = 0;
 /// Samples until the broker is rung.
 const RING_AT: usize = RECORDS / 4;
 
-/// Shortest time that shows the rate of the device's clock: over a shorter time interruptions
-/// matter.
-const RATE_SPAN_NS: Ns = 20_000_000;
-
-/// Time over which one reading is enough: another process's time slice shifts it by a few ms.
-const LONG_SPAN_NS: Ns = 1_000_000_000;
-
-/// Longest reading that was not interrupted.
-const AT_ONCE_NS: Ns = 50_000;
-
-/// Tolerance within which two rates count as equal.
-const SAME_CLOCK: f64 = 0.05;
-
-/// Windows kept back until the rate is known. After this number the rate counts as 1, for a job
-/// that never synchronises. Meanwhile the broker gets the samples at the likeliest rate
-/// ([`Kind::Guess`]), in case the job is killed.
-const KEPT_BACK: usize = 512;
-
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Begun {
     pub(super) start: Event,
@@ -49,7 +31,6 @@ pub(super) struct Begun {
     /// When the first event was recorded, at the earliest.
     pub(super) asked: Ns,
     pub(super) launched: Ns,
-    pub(super) after_sync: bool,
     pub(super) onto_idle: bool,
 }
 
@@ -62,7 +43,6 @@ pub(super) struct SampledLaunch {
     pub(super) end: Event,
     pub(super) stream: Stream,
     pub(super) point: Point,
-    pub(super) after_sync: bool,
 }
 
 #[derive(Debug, Default)]
@@ -110,12 +90,6 @@ pub(super) struct SamplerState {
     pub(super) tick: Option<f64>,
     /// Number of measurements.
     pub(super) ticks: u32,
-    pub(super) rate: Option<f64>,
-    /// A first reading of the rate, to be confirmed.
-    pub(super) rate_once: Option<f64>,
-    pub(super) kept_back: Vec<Vec<Point>>,
-    /// An event that was reached as it was recorded, and the time, ns.
-    pub(super) anchor: Option<(Event, Ns)>,
     pub(super) looked: Ns,
     pub(super) told: usize,
     /// Launches that are with the driver.
@@ -203,11 +177,8 @@ impl SamplerState {
                 taken.point.end = end;
             }
         }
-        self.set_rate(driver, window);
         if let (Some((extra, at)), Some(first)) = (window.extra, window.taken.first())
-            && first
-                .point
-                .ended_after(at, self.rate.unwrap_or_else(|| self.likeliest()))
+            && first.point.ended_after(at)
             && let Some(tick) = driver.elapsed(first.end, extra)
             && tick >= 0.0
         {
@@ -217,74 +188,14 @@ impl SamplerState {
         true
     }
 
-    /// Compares the clocks at launches onto an idle device, whose event is reached as it is
-    /// recorded.
-    pub(super) fn set_rate(&mut self, driver: &EventCalls, window: &mut EventWindow) {
-        for taken in &mut window.taken {
-            if !taken.after_sync || taken.point.launched.saturating_sub(taken.point.entered) > AT_ONCE_NS {
-                continue;
-            }
-            let Some((anchor, at)) = self.anchor else {
-                // The anchor keeps its event.
-                self.anchor = Some((taken.start, taken.point.launched));
-                taken.start = NONE;
-                continue;
-            };
-            let host = taken.point.launched.saturating_sub(at);
-            if host < RATE_SPAN_NS {
-                continue;
-            }
-            if let Some(device) = driver.elapsed(anchor, taken.start)
-                && device > 0.0
-            {
-                let rate = host as f64 / device;
-                let same = |other: f64| (rate / other - 1.0).abs() < SAME_CLOCK;
-                let confirmed = self.rate_once.replace(rate).is_some_and(same);
-                if confirmed || host >= LONG_SPAN_NS {
-                    self.rate = Some(if same(1.0) { 1.0 } else { rate });
-                }
-            }
-        }
-    }
-
+    /// Reports a window's samples.
     pub(super) fn tell(&mut self, around: SamplerContext<'_>, window: &EventWindow) {
         let points: Vec<Point> = window.taken.iter().map(|taken| taken.point).collect();
-        let known = self.rate.is_some() || self.kept_back.len() + 1 >= KEPT_BACK;
-        if !known {
-            let scale = self.scale(self.likeliest());
-            self.write(around, Kind::Guess, &points, scale);
-        }
-        self.kept_back.push(points);
-        if known {
-            self.flush(around);
-        }
-    }
-
-    fn likeliest(&self) -> f64 {
-        self.rate_once.unwrap_or(1.0)
-    }
-
-    fn scale(&self, rate: f64) -> Scale {
-        let tick = self.tick.unwrap_or(0.0);
-        Scale { tick, rate }
-    }
-
-    fn write(&mut self, around: SamplerContext<'_>, kind: Kind, points: &[Point], scale: Scale) {
-        for (sample, point) in window::samples(points, scale).zip(points) {
+        for (sample, point) in window::samples(&points, self.tick.unwrap_or(0.0)).zip(&points) {
             around
                 .link
-                .write(kind, point.launched, sample.kernel, sample.time, sample.gap);
+                .write(Kind::Sample, point.launched, sample.kernel, sample.time, sample.gap);
             self.told += 1;
-        }
-    }
-
-    /// Reports the windows kept back, at the known or likeliest rate.
-    pub(super) fn flush(&mut self, around: SamplerContext<'_>) {
-        let rate = self.rate.unwrap_or_else(|| self.likeliest());
-        self.rate = Some(rate);
-        let scale = self.scale(rate);
-        for points in std::mem::take(&mut self.kept_back) {
-            self.write(around, Kind::Sample, &points, scale);
         }
         // The broker reads five times a second anyway; a ring costs the job a system call and, for
         // a while, a core.

@@ -92,7 +92,7 @@ enum Worth {
     Nothing,
     /// A big gap may follow.
     Tail,
-    /// Its identity has few samples, or the device is idle and its clock's rate unknown.
+    /// Its identity has few samples.
     Rare,
     Window,
 }
@@ -102,8 +102,6 @@ pub struct Sampler {
     inside: Mutex<SamplerState>,
     /// Launches to pass over while serving. Inexact, as in [`Pause`].
     skip: AtomicU32,
-    /// Whether the device clock's rate is known.
-    rated: AtomicBool,
     sequence: AtomicU64,
     tally: Tally,
     /// Launches until the next full window, in stage 1.
@@ -116,13 +114,9 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Whether to sample a serving job's launch, by a load and a store. Launches onto an idle
-    /// device show the rate of the device's clock and are sampled while it is unknown.
+    /// Whether to sample a serving job's launch, by a load and a store.
     #[inline(always)]
-    pub fn due(&self, onto_idle: bool) -> bool {
-        if onto_idle && !self.rated.load(Ordering::Relaxed) {
-            return true;
-        }
+    pub fn due(&self) -> bool {
         match self.skip.load(Ordering::Relaxed) {
             0 => true,
             left => {
@@ -138,7 +132,7 @@ impl Sampler {
         let (after_sync, worth) = match look {
             Look::Profile => {
                 let after_sync = self.seen_after_sync(launch.identity());
-                (after_sync, self.worth(launch.identity(), after_sync))
+                (after_sync, self.worth(launch.identity()))
             }
             Look::Serve { onto_idle } => (onto_idle, Worth::Nothing),
         };
@@ -148,7 +142,6 @@ impl Sampler {
         let driver = around.driver;
         if !driver.has_times() {
             // A serving job needs no more samples.
-            self.rated.store(true, Ordering::Relaxed);
             self.skip.store(u32::MAX, Ordering::Relaxed);
         }
         if launch.identity() == 0 || around.captures.load(Ordering::Acquire) != 0 || !driver.has_times() {
@@ -188,7 +181,6 @@ impl Sampler {
             entered,
             asked,
             launched,
-            after_sync,
             onto_idle,
         });
         match begun.and_then(|begun| inside.keep(begun)) {
@@ -213,11 +205,11 @@ impl Sampler {
 
     /// Most launches end here, after two locked instructions.
     #[inline]
-    fn worth(&self, kernel: u64, after_sync: bool) -> Worth {
+    fn worth(&self, kernel: u64) -> Worth {
         let known = self.tally.launched(kernel);
         if self.pause.over() {
             Worth::Window
-        } else if known.rare || (after_sync && !self.rated.load(Ordering::Relaxed)) {
+        } else if known.rare {
             Worth::Rare
         } else if known.tail && self.pause.chance(TAIL_CHANCE) {
             Worth::Tail
@@ -326,7 +318,6 @@ impl Sampler {
                 left,
                 onto_idle: half.onto_idle,
             },
-            after_sync: half.after_sync,
         });
         if ends {
             if around.link.sampling() {
@@ -377,23 +368,12 @@ impl Sampler {
         inside.wanted = 0;
         inside.open = EventWindow::default();
         inside.closed.clear();
-        inside.anchor = None;
     }
 
     pub fn tell_launches(&self, around: SamplerContext<'_>) {
         let now = clock::now();
         self.tally
             .tell(|kernel, launches| around.link.write(Kind::Counted, now, kernel, launches, 0));
-    }
-
-    /// Reports the remaining samples at the process's end. No driver call: unread windows are lost.
-    pub fn farewell(&self, around: SamplerContext<'_>) {
-        self.tell_launches(around);
-        if let Ok(mut inside) = self.inside.try_lock()
-            && !inside.kept_back.is_empty()
-        {
-            inside.flush(around);
-        }
     }
 
     fn read(&self, inside: &mut SamplerState, around: SamplerContext<'_>, now: Ns) {
@@ -421,9 +401,6 @@ impl Sampler {
                 inside.take_back(window);
             }
         });
-        if inside.rate.is_some() {
-            self.rated.store(true, Ordering::Relaxed);
-        }
         // A query counts at its own cost: the driver may do work that the job's next query would
         // have caused.
         inside

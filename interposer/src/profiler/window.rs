@@ -34,12 +34,12 @@ pub struct Point {
 }
 
 impl Point {
-    /// Whether its kernel ended after `at`, wall ns. `rate`: see [`Scale`].
+    /// Whether its kernel ended after `at`, wall ns.
     ///
     /// Two events that the host has recorded by then are one event's cost apart. On an idle device
     /// they are as far apart as the host's records.
-    pub fn ended_after(&self, at: Ns, rate: f64) -> bool {
-        (self.end - self.start) * rate >= at.saturating_sub(self.entered) as f64
+    pub fn ended_after(&self, at: Ns) -> bool {
+        self.end - self.start >= at.saturating_sub(self.entered) as f64
     }
 }
 
@@ -52,15 +52,6 @@ pub struct Sample {
     pub gap: Ns,
 }
 
-/// Scale between device and host.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Scale {
-    /// Cost of an event, device ns.
-    pub tick: f64,
-    /// Wall ns per device ns: 1 except on a slowed-down simulated device.
-    pub rate: f64,
-}
-
 const SHORTEST_NS: f64 = 100.0;
 
 fn whole(ns: f64) -> Ns {
@@ -68,13 +59,8 @@ fn whole(ns: f64) -> Ns {
     ns.round() as Ns
 }
 
-/// Samples of a window, in launch order.
-pub fn samples(points: &[Point], scale: Scale) -> impl Iterator<Item = Sample> {
-    let rate = if scale.rate.is_finite() && scale.rate > 0.0 {
-        scale.rate
-    } else {
-        1.0
-    };
+/// Samples of a window, in launch order. `tick`: cost of an event, ns.
+pub fn samples(points: &[Point], tick: f64) -> impl Iterator<Item = Sample> {
     let mut last_end = f64::NEG_INFINITY;
     // Each kernel's start, and the end of all work before it.
     let real: Vec<(f64, f64)> = points
@@ -82,14 +68,14 @@ pub fn samples(points: &[Point], scale: Scale) -> impl Iterator<Item = Sample> {
         .map(|point| {
             let idle_before = match last_end == f64::NEG_INFINITY {
                 true => point.onto_idle,
-                false => point.start > last_end + 2.0 * scale.tick,
+                false => point.start > last_end + 2.0 * tick,
             };
             let late = if idle_before {
-                point.returned.saturating_sub(point.launched) as f64 / rate
+                point.returned.saturating_sub(point.launched) as f64
             } else {
                 0.0
             };
-            let begin = (point.start + late).min(point.end - scale.tick).max(point.start);
+            let begin = (point.start + late).min(point.end - tick).max(point.start);
             let before = last_end;
             last_end = last_end.max(point.end);
             (begin, before)
@@ -100,20 +86,20 @@ pub fn samples(points: &[Point], scale: Scale) -> impl Iterator<Item = Sample> {
         if point.end == f64::INFINITY {
             return None;
         }
-        let time = (point.end - begin - scale.tick).max(SHORTEST_NS.min((point.end - point.start).max(1.0)));
+        let time = (point.end - begin - tick).max(SHORTEST_NS.min((point.end - point.start).max(1.0)));
         let follower = points.get(at + 1).zip(real.get(at + 1));
         let gap = match follower {
             Some((next, &(next_begin, ended))) if next.sequence == point.sequence + 1 => {
                 let seen = next_begin - ended;
                 let ours = point.left.saturating_sub(point.returned) + next.launched.saturating_sub(next.entered);
-                let gap = (seen - scale.tick).max(0.0) * rate;
+                let gap = (seen - tick).max(0.0);
                 whole((gap - ours as f64).max(0.0))
             }
             _ => NO_GAP,
         };
         Some(Sample {
             kernel: point.kernel,
-            time: whole(time * rate).max(1),
+            time: whole(time).max(1),
             gap,
         })
     })
@@ -123,7 +109,8 @@ pub fn samples(points: &[Point], scale: Scale) -> impl Iterator<Item = Sample> {
 mod tests {
     use super::*;
 
-    const REAL: Scale = Scale { tick: 500.0, rate: 1.0 };
+    /// Cost of an event, ns.
+    const TICK_NS: f64 = 500.0;
 
     /// The launch takes the host 2 us; the sampler takes 1 us before and 1 us after.
     fn point(sequence: u64, entered: Ns, start: f64, end: f64) -> Point {
@@ -147,7 +134,7 @@ mod tests {
             ..point(1, 0, 0.0, 4_500.0)
         };
         let after = point(2, 5_000, 9_000.0, f64::INFINITY);
-        let time = |points: &[Point]| samples(points, REAL).next().map(|sample| sample.time);
+        let time = |points: &[Point]| samples(points, TICK_NS).next().map(|sample| sample.time);
         assert_eq!(time(&[first, after]), Some(4_000));
         assert_eq!(time(&[point(1, 0, 0.0, 4_500.0), after]), Some(2_000));
     }
@@ -156,8 +143,7 @@ mod tests {
     fn an_events_cost_is_measured_behind_work_alone() {
         // Recorded 5 us after the sampler began, and reached before that or later.
         let (early, late) = (point(1, 1_000, 0.0, 4_000.0), point(1, 1_000, 0.0, 50_000.0));
-        assert!(!early.ended_after(6_000, 1.0) && late.ended_after(6_000, 1.0));
-        assert!(early.ended_after(6_000, 2.0), "half as fast a device");
+        assert!(!early.ended_after(6_000) && late.ended_after(6_000));
     }
 
     #[test]
@@ -167,7 +153,7 @@ mod tests {
             point(2, 5_000, 51_000.0, 151_500.0),
             point(3, 10_000, 152_000.0, 172_500.0),
         ];
-        let got: Vec<Sample> = samples(&points, REAL).collect();
+        let got: Vec<Sample> = samples(&points, TICK_NS).collect();
         assert_eq!(
             got[1],
             Sample {
@@ -199,7 +185,7 @@ mod tests {
     fn a_starved_device_idles_for_the_host_and_not_for_us() {
         // The launch comes 40 us after the kernel's end; 2 us are the sampler's, 2 us its own.
         let points = [point(1, 0, 0.0, 10_500.0), point(2, 52_000, 50_500.0, 63_000.0)];
-        let got: Vec<Sample> = samples(&points, REAL).collect();
+        let got: Vec<Sample> = samples(&points, TICK_NS).collect();
         assert_eq!(got[0].gap, 40_000 + 2_000 - 500 - 2_000);
         assert_eq!(got[1].time, 12_500 - 2_000 - 500);
     }
@@ -207,21 +193,8 @@ mod tests {
     #[test]
     fn a_launch_in_between_that_was_not_seen_leaves_the_gap_open() {
         let points = [point(1, 0, 0.0, 10_000.0), point(3, 50_000, 60_000.0, 70_000.0)];
-        let got: Vec<Sample> = samples(&points, REAL).collect();
+        let got: Vec<Sample> = samples(&points, TICK_NS).collect();
         assert_eq!(got[0].gap, NO_GAP);
-    }
-
-    #[test]
-    fn a_slow_device_is_told_in_wall_time() {
-        let slow = Scale { tick: 0.0, rate: 10.0 };
-        let points = [
-            point(1, 0, 0.0, 10_000.0),
-            point(2, 5_000, 10_000.0, 30_000.0),
-            point(3, 900_000, 90_000.0, 95_000.0),
-        ];
-        let got: Vec<Sample> = samples(&points, slow).collect();
-        assert_eq!(got[1].time, 200_000);
-        assert_eq!(got[1].gap, 600_000 + 2_000 - 2_000);
     }
 
     #[test]
@@ -231,14 +204,14 @@ mod tests {
             point(2, 5_000, 6_000.0, 20_000.0),
             point(3, 90_000, 91_000.0, 99_000.0),
         ];
-        let got: Vec<Sample> = samples(&points, REAL).collect();
+        let got: Vec<Sample> = samples(&points, TICK_NS).collect();
         assert_eq!((got[0].gap, got[1].gap), (0, 0));
     }
 
     #[test]
     fn the_launch_after_a_window_ends_its_last_gap_and_is_no_sample() {
         let points = [point(1, 0, 0.0, 10_500.0), point(2, 600_000, 610_000.0, f64::INFINITY)];
-        let got: Vec<Sample> = samples(&points, REAL).collect();
+        let got: Vec<Sample> = samples(&points, TICK_NS).collect();
         assert_eq!(got.len(), 1);
         assert_eq!(got[0].gap, 610_000 + 2_000 - 10_500 - 500 - 2_000);
     }
@@ -246,13 +219,7 @@ mod tests {
     #[test]
     fn nonsense_from_the_device_stays_harmless() {
         let points = [point(1, 0, f64::NAN, -5.0), point(2, 5_000, -3.0, f64::NAN)];
-        for sample in samples(
-            &points,
-            Scale {
-                tick: f64::NAN,
-                rate: 0.0,
-            },
-        ) {
+        for sample in samples(&points, f64::NAN) {
             assert!(sample.time >= 1);
         }
     }

@@ -93,12 +93,12 @@ pub fn is_there() -> bool {
     devices::first().is_some()
 }
 
-/// Reports the remaining samples and a clean end. Waits, bounded, for the lines to be printed.
+/// Reports launch counts and a clean end. Waits, bounded, for the lines to be printed.
 pub fn farewell() {
     /// The lane's state after a clean end.
     const LEFT: u32 = 2;
     for session in devices::all() {
-        guarded(|| session.tell_samples());
+        guarded(|| session.tell_launches());
     }
     guarded(|| end_lines::print(devices::all().map(|session| (&session.link, &session.end_lines))));
     for session in devices::all() {

@@ -134,7 +134,7 @@ impl Session {
             Mode::Free | Mode::Alone => {}
             Mode::Foreground => {
                 let onto_idle = self.foreground(launch);
-                if serving && self.sampler.due(onto_idle) {
+                if serving && self.sampler.due() {
                     return self.watch(launch, Look::Serve { onto_idle });
                 }
             }
@@ -185,7 +185,7 @@ impl Session {
     #[inline(always)]
     fn sampled_or(&self, ticket: Ticket, launch: Launch, serving: bool) -> Ticket {
         let onto_idle = ticket.is_first();
-        if serving && self.sampler.due(onto_idle) {
+        if serving && self.sampler.due() {
             let sampled = self.watch(launch, Look::Serve { onto_idle });
             return if sampled.is_nothing() { ticket } else { sampled };
         }
@@ -384,11 +384,6 @@ impl Session {
     #[cold]
     fn sampled(&self, half: OpenSample, result: u32) {
         guarded(|| self.sampler.after(self.completion.around(&self.link), half, result));
-    }
-
-    /// Reports the remaining samples as the process ends.
-    pub fn tell_samples(&self) {
-        self.sampler.farewell(self.completion.around(&self.link));
     }
 
     /// Reports launch counts.

@@ -45,9 +45,6 @@ const TOLD_AGAIN_NS: Ns = 20_000_000;
 /// Greatest age of a record, ns; a parked broker reads after 0.2 s.
 const OLDEST_RECORD_NS: Ns = 1_000_000_000;
 
-/// Most guesses kept: more than the number of samples that a client holds back.
-const GUESSES: usize = 16_384;
-
 /// Reason why a lane was detached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LaneFault {
@@ -91,8 +88,6 @@ pub struct LaneWatch {
     /// Whether the figures were reported between two reads.
     told_early: bool,
     naps_since: Option<Ns>,
-    /// Samples whose clock rate is not known yet.
-    guessed: Vec<Record>,
     slot: Option<WatchSlot>,
     /// Whether the core requested timed launches.
     timed: bool,
@@ -118,7 +113,6 @@ impl LaneWatch {
             told_at: 0,
             told_early: false,
             naps_since: None,
-            guessed: Vec::new(),
             slot: None,
             timed: false,
             charges: BTreeMap::new(),
@@ -246,11 +240,7 @@ impl LaneWatch {
                 return;
             }
             Kind::Sample => {
-                // The client sends all guesses again.
-                let guesses = std::mem::take(&mut self.guessed).len();
-                let samples = &self.entry.figures.samples;
-                samples.fetch_sub(guesses as u64, Ordering::Relaxed);
-                samples.fetch_add(1, Ordering::Relaxed);
+                self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
                 seen.extend(self.sample(record));
                 let time = record.a;
                 events.push((
@@ -262,25 +252,6 @@ impl LaneWatch {
                         at,
                     },
                 ));
-                return;
-            }
-            Kind::Guess => {
-                if self.guessed.len() < GUESSES {
-                    self.guessed.push(record);
-                    self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
-                }
-                // A job that never synchronises reports no rate for long. If it has no profile, the
-                // most probable time is better than none.
-                if self.entry.loaded.is_none() {
-                    let time = record.a;
-                    let sampled = Event::Sampled {
-                        client,
-                        kernel,
-                        time,
-                        at,
-                    };
-                    events.push((at, sampled));
-                }
                 return;
             }
         };
@@ -309,12 +280,6 @@ impl LaneWatch {
             beside: OtherJobs::Others,
         };
         Some(Observation::Served(timed, record.at))
-    }
-
-    /// Adds an ended client's guesses to `seen` as samples.
-    pub fn takes_guesses(&mut self, seen: &mut Vec<Observation>) {
-        let guessed = std::mem::take(&mut self.guessed);
-        seen.extend(guessed.into_iter().filter_map(|record| self.sample(record)));
     }
 
     /// Reads the reports outside of the ring; makes events from changes.

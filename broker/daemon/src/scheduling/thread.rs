@@ -436,7 +436,6 @@ impl Scheduler {
             let mut seen = Vec::new();
             // Only samples matter now; an invalid lane changes nothing.
             let _ = lane.drain((self.clock)(), &mut Vec::new(), &mut seen, &mut self.trace);
-            lane.takes_guesses(&mut seen);
             company.say(lane.mode(), &mut seen);
             self.profile_writer.seen(client, seen);
         }

@@ -30,12 +30,9 @@ pub enum Kind {
     WakeUpHint = 7,
     /// A client in stage 1 launched `kernel` `a` times since its last such record.
     Counted = 8,
-    /// A [`Kind::Sample`] converted at the likeliest rate of the device's clock. The client records
-    /// the sample again when it knows the rate.
-    Guess = 9,
     /// A foreground job's call waited for an event, and other work of the job is left. `kernel` =
     /// when the event was recorded, `a` = ns that the call waited.
-    PartialWait = 10,
+    PartialWait = 9,
 }
 
 /// Stands for a kernel: a memset, or a copy within the device.
@@ -64,8 +61,7 @@ impl Kind {
             6 => Some(Kind::Wait),
             7 => Some(Kind::WakeUpHint),
             8 => Some(Kind::Counted),
-            9 => Some(Kind::Guess),
-            10 => Some(Kind::PartialWait),
+            9 => Some(Kind::PartialWait),
             _ => None,
         }
     }

@@ -24,7 +24,7 @@ static EVENTS: Mutex<Option<HashMap<usize, Event>>> = Mutex::new(None);
 thread_local! {
     static CONTEXT: Cell<usize> = const { Cell::new(0xc0) };
     static CLOCK: Cell<u64> = const { Cell::new(0) };
-    static LIVE: Cell<(u64, u64)> = const { Cell::new((0, 1)) };
+    static LIVE: Cell<u64> = const { Cell::new(0) };
     static AT_ONCE: Cell<bool> = const { Cell::new(false) };
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
@@ -58,16 +58,15 @@ pub fn reach(stream: usize) -> usize {
     })
 }
 
-/// Gives this thread a device in real time, `slower` times slower than wall time.
-pub fn live(slower: u64) {
-    LIVE.set((clock::now(), slower));
+/// Gives this thread a device in real time.
+pub fn live() {
+    LIVE.set(clock::now());
     CLOCK.set(0);
 }
 
 /// Current device time, device ns.
 fn device_now() -> u64 {
-    let (begin, slower) = LIVE.get();
-    clock::now().saturating_sub(begin) / slower
+    clock::now().saturating_sub(LIVE.get())
 }
 
 /// Launches a kernel of `ns` device ns.
@@ -78,7 +77,7 @@ pub fn work(ns: u64) {
 /// Waits until all work is done.
 pub fn catch_up() {
     let left = CLOCK.get().saturating_sub(device_now());
-    clock::played::pass(left * LIVE.get().1);
+    clock::played::pass(left);
     while device_now() < CLOCK.get() {
         std::hint::spin_loop();
     }

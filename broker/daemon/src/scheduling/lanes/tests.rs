@@ -220,47 +220,6 @@ fn a_change_of_mode_ends_credit_and_rings() {
 }
 
 #[test]
-fn guesses_count_where_nothing_better_comes() {
-    let mut watch = watch();
-    let lane = Arc::clone(&watch.entry.lane);
-    let samples = |watch: &LaneWatch| watch.entry.figures.samples.load(Ordering::Relaxed);
-    let last = |watch: &mut LaneWatch| {
-        let mut seen = Vec::new();
-        watch.takes_guesses(&mut seen);
-        seen
-    };
-    lane.record(record(Kind::Guess, 10));
-    lane.record(record(Kind::Guess, 11));
-    let (_, events, seen) = drain(&mut watch, 20);
-    assert_eq!(
-        (events.len(), seen.len(), samples(&watch)),
-        (2, 0, 2),
-        "the core hears of them"
-    );
-    // The client was killed.
-    assert_eq!(last(&mut watch), [Observation::Sample(42, 100, None); 2]);
-    assert_eq!(last(&mut watch), []);
-    // Once the rate is known, guesses arrive again as samples and are not counted twice.
-    lane.record(record(Kind::Guess, 21));
-    let (_, _, seen) = drain(&mut watch, 30);
-    assert_eq!(seen, []);
-    lane.record(Record {
-        a: 800,
-        ..record(Kind::Sample, 31)
-    });
-    let (_, events, seen) = drain(&mut watch, 40);
-    assert_eq!((events.len(), seen), (1, vec![Observation::Sample(42, 800, None)]));
-    assert_eq!(last(&mut watch), []);
-    assert_eq!(samples(&watch), 3);
-    // The number of kept guesses is bounded.
-    for round in 0..GUESSES as u64 / 100 + 10 {
-        (0..100).for_each(|at| lane.record(record(Kind::Guess, 50 + round * 100 + at)));
-        assert!(drain(&mut watch, 100 + round * 100).0.is_ok());
-    }
-    assert_eq!(last(&mut watch).len(), GUESSES);
-}
-
-#[test]
 fn charges_go_one_message_at_a_time_and_wait_for_no_client() {
     let mut watch = watch();
     let lane = Arc::clone(&watch.entry.lane);
