@@ -281,13 +281,14 @@ impl PlayedMachine {
     fn pass_gate(&mut self, job: usize) {
         let now = self.now;
         let process = &mut self.processes[job];
-        (process.lane.waiting, process.lane.paced) = (None, None);
+        let lane = &mut process.lane;
+        let waited = lane.waiting.take().or(lane.paced.take());
         if let Some(since) = process.held_since.take() {
             process.waits.push((since, now));
         }
         process.stands(now, Stand::Away);
         // The launch that waited goes; those behind it ask by themselves.
-        self.launch_head(job);
+        self.launch_head(job, waited.map(|launch| launch.cost));
         self.launch_queued(job);
     }
 
@@ -336,8 +337,8 @@ impl PlayedMachine {
         }
     }
 
-    /// Books and records work that went to the device.
-    pub(super) fn launched(&mut self, job: usize, stream: u16, play: &Play) {
+    /// Books and records work that went to the device. `charge`: see [`PlayedMachine::launch`].
+    pub(super) fn launched(&mut self, job: usize, stream: u16, play: &Play, charge: Option<Ns>) {
         let now = self.now;
         self.count_on_device(job);
         self.own_launched(job);
@@ -350,7 +351,8 @@ impl PlayedMachine {
             return;
         }
         let (client, hints) = (Client(job as u64), self.hosts.hints);
-        let (kernel, cost) = (name_of(play), process.lane.cost(play));
+        let kernel = name_of(play);
+        let cost = charge.unwrap_or_else(|| process.lane.cost(play));
         let transfer = transfer_bytes(play);
         let was_idle = process.lane.active_streams.is_idle();
         let charged = mode == Mode::Background && transfer.is_none_or(charge::is_gated);

@@ -190,23 +190,24 @@ impl PlayedMachine {
                 return;
             }
             self.leaves_queue(job);
-            self.launch(job, call, &what.play);
+            self.launch(job, call, &what.play, None);
             self.leave_behind(job);
         }
     }
 
-    /// Launches the head of the queue.
-    pub(super) fn launch_head(&mut self, job: usize) {
+    /// Launches the head of the queue. `charge`: see [`PlayedMachine::launch`].
+    pub(super) fn launch_head(&mut self, job: usize, charge: Option<Ns>) {
         if let Some(call) = self.processes[job].queue.front().copied() {
             let what = self.op(job, call);
             self.leaves_queue(job);
-            self.launch(job, call, &what.play);
+            self.launch(job, call, &what.play, charge);
             self.leave_behind(job);
         }
     }
 
-    /// Puts work on the device.
-    fn launch(&mut self, job: usize, call: Queued, play: &Play) {
+    /// Puts work on the device. `charge`: the credit in ns that a launch took after a wait at the
+    /// gate. Its kernel's charge may have changed since.
+    fn launch(&mut self, job: usize, call: Queued, play: &Play, charge: Option<Ns>) {
         let now = self.now;
         let Queued { op, request, base, .. } = call;
         let process = &mut self.processes[job];
@@ -269,7 +270,7 @@ impl PlayedMachine {
         }
         // By the mode at the time of the call: the launch may change it.
         let took = program.launch_cost + self.added(job).launch;
-        self.launched(job, stream, play);
+        self.launched(job, stream, play, charge);
         if call.deferred {
             self.processes[job].issuer_free = now + took;
         } else if let Play::Copy { waits: true, .. } = play {
