@@ -16,6 +16,7 @@ use weft_scheduler::{Client, Event, Mode};
 use super::lane::WaitingLaunch;
 use super::process::{Queued, SyncResult};
 use super::stand::{HeldReason, Stand};
+use super::timing::TimedLaunch;
 use super::{MachineEvent, PlayedMachine};
 use crate::Ns;
 use crate::job::{Play, name_of};
@@ -384,6 +385,31 @@ impl PlayedMachine {
         if charged && kernel != HOST_COPY {
             self.fence_now(job, stream);
         }
+    }
+
+    /// Whether the device times this launch of a background job. Reports the times that are read.
+    pub(super) fn times_launch(&mut self, job: usize) -> bool {
+        let now = self.now;
+        let lane = &mut self.processes[job].lane;
+        if !lane.timed || lane.mode != Mode::Background {
+            return false;
+        }
+        let mut read = Vec::new();
+        let times = lane.timer.takes(now, &mut read);
+        let sampled = read.into_iter().map(|TimedLaunch { kernel, at, time }| {
+            let client = Client(job as u64);
+            (
+                at,
+                Event::Sampled {
+                    client,
+                    kernel,
+                    time,
+                    at,
+                },
+            )
+        });
+        lane.records.extend(sampled);
+        times
     }
 
     /// Books a background job's work that went through the gate.
