@@ -41,7 +41,7 @@ fn job(name: &str, priority: u8, launches: usize, duration: Ns, think: Ns) -> Pl
     PlayedJob::new(name, priority, Arc::new(program))
 }
 
-/// The service, which is profiled, beside a training with kernels of this time.
+/// The service, which is profiled, with a training with kernels of this time.
 fn play(mode: Mode, length: Ns, profile: ProfileSource) -> MachineRun {
     let between_waits = (40 * MS / length).clamp(10, 1_000) as usize;
     let training = PlayedJob {
