@@ -14,6 +14,7 @@
 //! | [`accounts`] | how much of each stream's work has ended |
 //! | [`fences`] | when a fence is due, which work it ends, and when work without one counts as ended |
 //! | [`active_streams`] | which streams have work, and when the process is idle |
+//! | [`sampling`] | which launches the device times, for the job's profile or its charges |
 //!
 //! The words of the lane, and the steps that change them, are [`weft_protocol`]'s.
 //!
@@ -53,5 +54,6 @@ pub mod charge;
 pub mod event_times;
 pub mod fences;
 pub mod run_ahead;
+pub mod sampling;
 pub mod tickets;
 pub mod wait;

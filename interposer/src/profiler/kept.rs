@@ -2,10 +2,10 @@
 //! State under the sampler's lock. Never waits for the device: pending events are queried later.
 #![forbid(unsafe_code)]
 
+use weft_gate::sampling::{Budget, Stride, UsualLaunch};
 use weft_protocol::Ns;
 use weft_protocol::lane::{Kind, RECORDS};
 
-use super::budget::{Budget, Stride, UsualLaunch};
 use super::window::{self, Point};
 use super::{OpenSample, SamplerContext, WINDOW};
 use crate::client::clock;

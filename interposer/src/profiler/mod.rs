@@ -4,7 +4,7 @@
 //! Now and then a run of launches (a *window*) is put between pairs of events. Their times are read
 //! when the device has passed them long ago. The profiler never waits for the device.
 //!
-//! * Its part of the job's time is measured and bounded ([`budget`]).
+//! * Its part of the job's time is measured and bounded ([`weft_gate::sampling`]).
 //! * A rarely sampled kernel opens a small window. Now and then a kernel that is last before a
 //!   synchronising call opens one too, because the big gaps are there. One event at the next launch
 //!   ends the last gap.
@@ -13,7 +13,6 @@
 //! * [`kept`] is the state under the lock; [`window`] subtracts the measurement's own cost.
 #![forbid(unsafe_code)]
 
-mod budget;
 mod kept;
 mod tally;
 mod window;
@@ -21,10 +20,10 @@ mod window;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use weft_gate::sampling::{AT_ONCE_NS, Pause, READ_INTERVAL_NS, Work};
 use weft_protocol::Ns;
 use weft_protocol::lane::Kind;
 
-use self::budget::{AT_ONCE_NS, Pause, Work};
 use self::kept::{BEGUN, Begun, EventWindow, NONE, SampledLaunch, SamplerState};
 use self::tally::Tally;
 use self::window::Point;
@@ -66,9 +65,6 @@ const RECORDS_NS: Ns = 4_000;
 
 /// Small windows in which an event's cost is measured.
 const TICKS: u32 = 16;
-
-/// Interval between looks for readable windows.
-const READ_INTERVAL_NS: Ns = 200_000;
 
 /// A sampled launch between its two events.
 #[derive(Debug, Clone, Copy)]

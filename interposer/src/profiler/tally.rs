@@ -9,7 +9,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use super::budget::RARE;
+use weft_gate::sampling::RARE;
+
 use crate::client::costs::Costs;
 
 /// Mask of the sample count.

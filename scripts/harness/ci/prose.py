@@ -12,7 +12,7 @@ SUBJECT = 72
 
 # Last words of a constant's name that give its unit.
 UNITS = (
-    "NS US MS S SECONDS MINUTES HOURS DAYS HZ PERCENT PPM RATIO"
+    "NS US MS S SECONDS MINUTES HOURS DAYS HZ PERCENT PERMILLE PPM RATIO"
     " BYTES KB MB GB KIB MIB GIB BITS PAGES GRANULES WORDS"
 ).split()
 PUBLIC = r"^\s*(?:pub(?:\([^)]*\))?\s+)?"

@@ -71,8 +71,10 @@ pub(super) struct SharingWay {
 enum WayRule {
     Plain,
     Priorities,
-    /// weft with profiles of all jobs. Without them it learns for longer than a played run.
-    Weft,
+    /// weft with a profile of the service, and of each batch job or of none.
+    Weft {
+        batch_profiles: bool,
+    },
 }
 
 impl SharingWay {
@@ -84,25 +86,32 @@ impl SharingWay {
         match self.rule {
             WayRule::Plain => LaunchControl::Plain,
             WayRule::Priorities => LaunchControl::Own(Box::new(MpsPriority)),
-            WayRule::Weft => LaunchControl::weft(Config::default(), device, 1.0),
+            WayRule::Weft { .. } => LaunchControl::weft(Config::default(), device, 1.0),
         }
     }
 
-    fn profile(self) -> ProfileSource {
+    /// weft's profile of the service, or of each batch job.
+    fn profile(self, service: bool) -> ProfileSource {
         match self.rule {
-            WayRule::Weft => ProfileSource::Solo,
+            WayRule::Weft { batch_profiles } if service || batch_profiles => ProfileSource::Solo,
             _ => ProfileSource::Absent,
         }
     }
 }
 
 /// All ways, in the order of tables.
-pub(super) const WAYS: [SharingWay; 5] = [
+pub(super) const WAYS: [SharingWay; 7] = [
     SharingWay::new("time slices", false, WayRule::Plain),
-    SharingWay::new("weft", false, WayRule::Weft),
+    SharingWay::new("weft, batch unprofiled", false, WayRule::Weft { batch_profiles: false }),
+    SharingWay::new("weft", false, WayRule::Weft { batch_profiles: true }),
     SharingWay::new("MPS", true, WayRule::Plain),
     SharingWay::new("MPS, priorities", true, WayRule::Priorities),
-    SharingWay::new("MPS, weft", true, WayRule::Weft),
+    SharingWay::new(
+        "MPS, weft, batch unprofiled",
+        true,
+        WayRule::Weft { batch_profiles: false },
+    ),
+    SharingWay::new("MPS, weft", true, WayRule::Weft { batch_profiles: true }),
 ];
 
 /// A figure in the usual setting, and its range over all settings.
@@ -477,8 +486,8 @@ impl PlayedSet {
         let mut ways = Vec::new();
         let shares = !self.batch.is_empty();
         for way in WAYS.into_iter().filter(|way| shares && way.mps == setting.mps) {
-            for job in &mut jobs {
-                job.profile = way.profile();
+            for (place, job) in jobs.iter_mut().enumerate() {
+                job.profile = way.profile(place == 0);
             }
             let shared = run(jobs.clone(), way.control(&setting.device), 0, length.requests)?;
             // The same requests on both sides.

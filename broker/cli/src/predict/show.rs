@@ -19,7 +19,9 @@ pub(super) fn unknown(service: &ReadJob, batch: &[ReadJob]) -> Vec<String> {
             "memory bandwidth and caches: kernels side by side slow each other down by 30 % to 150 %, whatever they do"
                 .to_owned(),
         );
-        out.push("weft without profiles: it learns for longer than such a run".to_owned());
+        out.push(
+            "how fast an unprofiled batch job becomes: weft learns many kernels for longer than such a run".to_owned(),
+        );
         out.push("the host: CPUs, bus and disk are each job's own; whether the jobs' memory fits the GPU".to_owned());
     }
     out.push("kernels, lengths and loads that the files do not have".to_owned());

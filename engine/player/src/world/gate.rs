@@ -16,6 +16,7 @@ use weft_scheduler::{Client, Event, Mode};
 use super::lane::WaitingLaunch;
 use super::process::{Queued, SyncResult};
 use super::stand::{HeldReason, Stand};
+use super::timing::TimedLaunch;
 use super::{MachineEvent, PlayedMachine};
 use crate::Ns;
 use crate::job::{Play, name_of};
@@ -281,13 +282,14 @@ impl PlayedMachine {
     fn pass_gate(&mut self, job: usize) {
         let now = self.now;
         let process = &mut self.processes[job];
-        (process.lane.waiting, process.lane.paced) = (None, None);
+        let lane = &mut process.lane;
+        let waited = lane.waiting.take().or(lane.paced.take());
         if let Some(since) = process.held_since.take() {
             process.waits.push((since, now));
         }
         process.stands(now, Stand::Away);
         // The launch that waited goes; those behind it ask by themselves.
-        self.launch_head(job);
+        self.launch_head(job, waited.map(|launch| launch.cost));
         self.launch_queued(job);
     }
 
@@ -336,8 +338,8 @@ impl PlayedMachine {
         }
     }
 
-    /// Books and records work that went to the device.
-    pub(super) fn launched(&mut self, job: usize, stream: u16, play: &Play) {
+    /// Books and records work that went to the device. `charge`: see [`PlayedMachine::launch`].
+    pub(super) fn launched(&mut self, job: usize, stream: u16, play: &Play, charge: Option<Ns>) {
         let now = self.now;
         self.count_on_device(job);
         self.own_launched(job);
@@ -350,7 +352,8 @@ impl PlayedMachine {
             return;
         }
         let (client, hints) = (Client(job as u64), self.hosts.hints);
-        let (kernel, cost) = (name_of(play), process.lane.cost(play));
+        let kernel = name_of(play);
+        let cost = charge.unwrap_or_else(|| process.lane.cost(play));
         let transfer = transfer_bytes(play);
         let was_idle = process.lane.active_streams.is_idle();
         let charged = mode == Mode::Background && transfer.is_none_or(charge::is_gated);
@@ -382,6 +385,31 @@ impl PlayedMachine {
         if charged && kernel != HOST_COPY {
             self.fence_now(job, stream);
         }
+    }
+
+    /// Whether the device times this launch of a background job. Reports the times that are read.
+    pub(super) fn times_launch(&mut self, job: usize) -> bool {
+        let now = self.now;
+        let lane = &mut self.processes[job].lane;
+        if !lane.timed || lane.mode != Mode::Background {
+            return false;
+        }
+        let mut read = Vec::new();
+        let times = lane.timer.takes(now, &mut read);
+        let sampled = read.into_iter().map(|TimedLaunch { kernel, at, time }| {
+            let client = Client(job as u64);
+            (
+                at,
+                Event::Sampled {
+                    client,
+                    kernel,
+                    time,
+                    at,
+                },
+            )
+        });
+        lane.records.extend(sampled);
+        times
     }
 
     /// Books a background job's work that went through the gate.

@@ -13,6 +13,7 @@ use weft_protocol::credit::RunAheadWindow;
 use weft_protocol::lane::DeviceSpeed;
 use weft_scheduler::{Event, Mode};
 
+use super::timing::LaunchTimer;
 use crate::Ns;
 use crate::job::Play;
 
@@ -69,9 +70,9 @@ pub(super) struct GateLane {
     /// Whether the last reported record was that the job became idle.
     pub(super) told_idle: bool,
     pub(super) records: Vec<(Ns, Event)>,
-    /// Whether the device times launches, and the number of kernels that ended since.
+    /// Whether the device times launches, and those that it timed.
     pub(super) timed: bool,
-    pub(super) ended: u64,
+    pub(super) timer: LaunchTimer,
     /// Streams with work, by the interposer's own rule.
     pub(super) active_streams: ActiveStreams,
     /// Events of a foreground job, by the interposer's own rule.
@@ -111,7 +112,7 @@ impl GateLane {
             told_idle: false,
             records: Vec::new(),
             timed: false,
-            ended: 0,
+            timer: LaunchTimer::default(),
             active_streams: ActiveStreams::default(),
             event_times: EventTimes::default(),
             progress: 0,

@@ -33,6 +33,7 @@ mod process;
 mod queue;
 mod rules;
 mod stand;
+mod timing;
 mod turn;
 
 use std::cmp::Reverse;

@@ -3,10 +3,10 @@
 //! reports.
 
 use weft_engine::{Direction, KernelShape, Mode, OpId, Segment, Work};
-use weft_scheduler::{Client, Event};
 use weft_trace_format::AwaitedWork;
 
 use super::process::{HostWaiter, InFlight, Queued, SyncResult, WaitTarget};
+use super::timing::TimedLaunch;
 use super::{AHEAD, KernelPiece, MachineEvent, PlayedMachine};
 use crate::Ns;
 use crate::job::{JobOp, NONE, Play};
@@ -163,6 +163,7 @@ impl PlayedMachine {
                         last: false,
                         upto: self.processes[job].streams[usize::from(stream)].issued,
                         marked: false,
+                        timed_at: None,
                     };
                     self.submit(job, stream, Work::WaitFor(other), wait);
                 }
@@ -190,23 +191,24 @@ impl PlayedMachine {
                 return;
             }
             self.leaves_queue(job);
-            self.launch(job, call, &what.play);
+            self.launch(job, call, &what.play, None);
             self.leave_behind(job);
         }
     }
 
-    /// Launches the head of the queue.
-    pub(super) fn launch_head(&mut self, job: usize) {
+    /// Launches the head of the queue. `charge`: see [`PlayedMachine::launch`].
+    pub(super) fn launch_head(&mut self, job: usize, charge: Option<Ns>) {
         if let Some(call) = self.processes[job].queue.front().copied() {
             let what = self.op(job, call);
             self.leaves_queue(job);
-            self.launch(job, call, &what.play);
+            self.launch(job, call, &what.play, charge);
             self.leave_behind(job);
         }
     }
 
-    /// Puts work on the device.
-    fn launch(&mut self, job: usize, call: Queued, play: &Play) {
+    /// Puts work on the device. `charge`: the credit in ns that a launch took after a wait at the
+    /// gate. Its kernel's charge may have changed since.
+    fn launch(&mut self, job: usize, call: Queued, play: &Play, charge: Option<Ns>) {
         let now = self.now;
         let Queued { op, request, base, .. } = call;
         let process = &mut self.processes[job];
@@ -226,6 +228,8 @@ impl PlayedMachine {
         let time = process
             .job
             .device_time(self.seed, process.number, request, op, duration);
+        let timed = matches!(play, Play::Compute { kernel, bytes: 0, .. } if *kernel != 0) && self.times_launch(job);
+        let process = &self.processes[job];
         let flight = InFlight {
             visible: now + self.launch_latency,
             op: base + op,
@@ -236,6 +240,7 @@ impl PlayedMachine {
             last: true,
             upto: process.streams[usize::from(stream)].issued,
             marked: false,
+            timed_at: timed.then_some(now),
         };
         match *play {
             Play::Compute { graph, .. } if graph != NONE => {
@@ -269,7 +274,7 @@ impl PlayedMachine {
         }
         // By the mode at the time of the call: the launch may change it.
         let took = program.launch_cost + self.added(job).launch;
-        self.launched(job, stream, play);
+        self.launched(job, stream, play, charge);
         if call.deferred {
             self.processes[job].issuer_free = now + took;
         } else if let Play::Copy { waits: true, .. } = play {
@@ -329,18 +334,17 @@ impl PlayedMachine {
         if flight.marked {
             at.reached = flight.upto;
         }
-        if flight.compute && process.lane.timed && flight.kernel != 0 {
-            /// One kernel in this many is timed.
-            const TIMED: u64 = 16;
-            process.lane.ended += 1;
-            if process.lane.ended.is_multiple_of(TIMED) {
-                let sampled = Event::Sampled {
-                    client: Client(job as u64),
+        if let Some(launched) = flight.timed_at {
+            // Events take no turn on the compute engine. The first one is reached as soon as the
+            // stream is that far.
+            let since = *at.timed_since.get_or_insert(ready);
+            if flight.last {
+                at.timed_since = None;
+                process.lane.timer.ended(TimedLaunch {
                     kernel: flight.kernel,
-                    time: end - start,
-                    at: flight.visible,
-                };
-                process.lane.records.push((end, sampled));
+                    at: launched,
+                    time: end - since,
+                });
             }
         }
         if flight.compute {

@@ -63,6 +63,8 @@ pub(super) struct InFlight {
     /// The stream's account up to here, ns, and whether a fence is behind it.
     pub(super) upto: Ns,
     pub(super) marked: bool,
+    /// Time of its launch, ns, if the device times it.
+    pub(super) timed_at: Option<Ns>,
 }
 
 /// A stream.
@@ -76,6 +78,8 @@ pub(super) struct ProcessStream {
     /// Time of the last end, ns.
     pub(super) last_end: Ns,
     pub(super) last_op: OpId,
+    /// Time, ns, of the first event of a timed launch that has begun to end.
+    pub(super) timed_since: Option<Ns>,
     /// Account of a background job, predicted ns: issued, fenced, reached by the device, seen by
     /// the client to have ended.
     pub(super) issued: Ns,
@@ -207,6 +211,7 @@ impl JobProcess {
                 done: 0,
                 last_end: 0,
                 last_op: OpId::DONE,
+                timed_since: None,
                 issued: 0,
                 marked: 0,
                 reached: 0,

@@ -100,6 +100,7 @@ impl PlayedMachine {
         for piece in 0..count {
             if piece > 0 {
                 let gate = InFlight {
+                    timed_at: None,
                     op: NONE,
                     compute: false,
                     last: false,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The sampler's budget, and its choice of launches. Pure.
+//! The sampler's budget, and its choice of the launches that the device times.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,6 +23,9 @@ const ADVANCE_NS: Ns = 1_000_000;
 /// The same while the job serves: some 20 samples, so that a job without a profile is known within
 /// its first 100 ms.
 const SERVING_ADVANCE_NS: Ns = 200_000;
+
+/// Interval in ns between two looks for ended samples.
+pub const READ_INTERVAL_NS: Ns = 200_000;
 
 /// Samples below which an identity is rare.
 pub const RARE: u64 = 8;
@@ -50,6 +53,7 @@ pub struct Budget {
     usual: [Ns; 3],
 }
 
+/// Work of the sampler that takes the job's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// Records events around a launch.
@@ -61,6 +65,7 @@ pub enum Work {
 }
 
 impl Budget {
+    /// Takes in the time of a piece of work.
     pub fn spend(&mut self, work: Work, ns: Ns) {
         let [record, read, ask] = &mut self.usual;
         let usual = match work {
@@ -92,7 +97,7 @@ impl Budget {
     }
 
     #[cfg(test)]
-    pub fn spent(&self) -> Ns {
+    fn spent(&self) -> Ns {
         self.spent
     }
 }
@@ -129,6 +134,7 @@ const PASSED_OVER: u32 = 512;
 /// Parts of a launch that the stride counts.
 const PARTS: u64 = 64;
 
+/// Launches between two looks while the job serves.
 #[derive(Debug, Default)]
 pub struct Stride {
     first: Option<Ns>,

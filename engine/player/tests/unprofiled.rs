@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A background job without a profile: weft learns its kernel times while it runs.
+//!
+//! The service and the training are those of `scripts/bench readme` (`scripts/workloads/light`),
+//! which plays them on the simulated GPU with the real library and broker. There the training
+//! without a profile has 0.79 or more of its speed with one in all 28 cases (`docs/benchmarks.md`).
+use std::sync::Arc;
+
+use weft_engine::{Mode, Settings};
+use weft_kernel_id::KernelId;
+use weft_player::{LaunchControl, MachineRun, MachineSetup, Ns, PlayedJob, ProfileSource, Program};
+use weft_scheduler::Config;
+use weft_trace_format::{AwaitedWork, Call, Kernel, Operation, Step, Trace};
+
+const US: Ns = 1_000;
+const MS: Ns = 1_000 * US;
+
+/// Requests or steps of this many launches of one kernel, and a wait for the last.
+fn job(name: &str, priority: u8, launches: usize, duration: Ns, think: Ns) -> PlayedJob {
+    let call = |call| Operation {
+        thread: 0,
+        handed_over: false,
+        host_before: US,
+        call,
+    };
+    let launch = call(Call::Launch {
+        kernel: 0,
+        stream: 0,
+        duration,
+    });
+    let mut operations = vec![launch; launches];
+    operations.push(call(Call::Sync(AwaitedWork::All)));
+    let trace = Trace {
+        name: name.to_string(),
+        launch_cost: 2 * US,
+        kernels: vec![Kernel::of(KernelId::new(1, name, [1, 1, 1], [64, 1, 1], 0))],
+        steps: vec![Step { think, operations }],
+        ..Trace::default()
+    };
+    let program = Program::of(&trace).expect("a sound trace");
+    PlayedJob::new(name, priority, Arc::new(program))
+}
+
+/// The service, which is profiled, with a training with kernels of this time.
+fn play(mode: Mode, length: Ns, profile: ProfileSource) -> MachineRun {
+    let between_waits = (40 * MS / length).clamp(10, 1_000) as usize;
+    let training = PlayedJob {
+        profile,
+        ..job("training", 5, between_waits, length, 0)
+    };
+    let device = Settings {
+        mode,
+        ..Settings::default()
+    };
+    let control = LaunchControl::weft(Config::default(), &device, 1.0);
+    let jobs = vec![job("service", 0, 24, 120 * US, 20 * MS), training];
+    MachineSetup {
+        requests: 100,
+        ..MachineSetup::new(device, control, jobs, 1)
+    }
+    .play()
+    .expect("jobs that can be played")
+}
+
+#[test]
+fn a_training_without_a_profile_is_about_as_fast_as_with_one() {
+    for (mode, length) in [
+        (Mode::Mps, 40 * US),
+        (Mode::Mps, 400 * US),
+        (Mode::Mps, 4 * MS),
+        (Mode::TimeSlice, 40 * US),
+        (Mode::TimeSlice, 400 * US),
+        (Mode::TimeSlice, 4 * MS),
+    ] {
+        let [with, without] = [ProfileSource::Solo, ProfileSource::Absent].map(|profile| {
+            let run = play(mode, length, profile);
+            run.jobs[1].compute as f64 / run.span as f64
+        });
+        assert!(with > 0.3, "{mode:?}, {} us: {with}", length / US);
+        assert!(
+            (0.7..1.3).contains(&(without / with)),
+            "{mode:?}, {} us: {without} of the device, {with} with a profile",
+            length / US
+        );
+    }
+}
+
+/// A launch that waited is booked with the charge that it waited for: the credit that the core
+/// counts as left is the word's.
+#[test]
+fn the_books_hold_when_a_charge_changes_during_a_wait() {
+    let run = play(Mode::Mps, 40 * US, ProfileSource::Absent);
+    let snapshot = run.snapshot.expect("weft ran");
+    let training = &snapshot.clients[1];
+    assert_eq!(training.left, run.credit[1], "{training:?}");
+}
