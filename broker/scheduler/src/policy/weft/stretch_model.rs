@@ -125,7 +125,7 @@ pub(super) struct StretchModel {
     /// End of the submitted work, if the device had no other work, ns.
     front: Ns,
     /// The same at the measured pace, ns. Laxity does not follow the pace, which a slow host makes
-    /// too long: gpt2 without a profile kept .278 of .746 of the batch work
+    /// too long. With it, gpt2 without a profile left .278 of .746 of the batch work
     /// (docs/log/lab-notes.md).
     paced_front: Ns,
     idle: Ns,
