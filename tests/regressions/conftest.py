@@ -16,5 +16,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def rust():
-    """Plays unit tests of a package: see built.rust."""
+    """Plays unit tests of a package: see built.rust. Here, so that a compilation, which takes
+    minutes, is not a part of the first case's time."""
+    built.programs()
     return built.rust

@@ -16,6 +16,8 @@ type LoadData = unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> c_int;
 type GetFunction = unsafe extern "C" fn(*mut *mut c_void, *mut c_void, *const c_char) -> c_int;
 type StreamCreate = unsafe extern "C" fn(*mut *mut c_void, c_uint) -> c_int;
 type Synchronize = unsafe extern "C" fn(*mut c_void) -> c_int;
+type EventCreate = unsafe extern "C" fn(*mut *mut c_void, c_uint) -> c_int;
+type Record = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 type Launch = unsafe extern "C" fn(
     *mut c_void,
     c_uint,
@@ -30,12 +32,15 @@ type Launch = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> c_int;
 
-/// The driver, with one test kernel and one stream.
+/// The driver, with one test kernel, one stream and one event.
 #[derive(Debug)]
 pub struct Launcher {
     library: &'static Library,
     launch: Launch,
     synchronize: Synchronize,
+    record: Record,
+    wait_for_event: Synchronize,
+    event: *mut c_void,
     kernel: *mut c_void,
     stream: *mut c_void,
 }
@@ -76,10 +81,17 @@ impl Launcher {
         let stream_create: StreamCreate = symbol(library, "cuStreamCreate")?;
         // SAFETY: the out pointer is a local; 1 is CU_STREAM_NON_BLOCKING.
         check("cuStreamCreate", unsafe { stream_create(&mut stream, 1) })?;
+        let mut event = null_mut();
+        let event_create: EventCreate = symbol(library, "cuEventCreate")?;
+        // SAFETY: the out pointer is a local; 2 is CU_EVENT_DISABLE_TIMING, as in PyTorch.
+        check("cuEventCreate", unsafe { event_create(&mut event, 2) })?;
         Ok(Launcher {
             library,
             launch: symbol(library, "cuLaunchKernel")?,
             synchronize: symbol(library, "cuStreamSynchronize")?,
+            record: symbol(library, "cuEventRecord")?,
+            wait_for_event: symbol(library, "cuEventSynchronize")?,
+            event,
             kernel,
             stream,
         })
@@ -102,12 +114,27 @@ impl Launcher {
 
     /// Launches `count` times, and waits for nothing.
     pub fn burst(&self, count: u32) -> Result<()> {
-        self.launches::<false>(count)
+        self.launches(count, || 0)
     }
 
     /// Launches `count` times, and waits for the stream after each.
     pub fn burst_with_waits(&self, count: u32) -> Result<()> {
-        self.launches::<true>(count)
+        // SAFETY: the stream is alive.
+        self.launches(count, || unsafe { (self.synchronize)(self.stream) })
+    }
+
+    /// Launches `count` times, and records an event after each.
+    pub fn burst_with_records(&self, count: u32) -> Result<()> {
+        self.launches(count, || self.record_event())
+    }
+
+    /// Launches `count` times, and waits for an event that is recorded after each.
+    pub fn burst_with_events(&self, count: u32) -> Result<()> {
+        self.launches(count, || {
+            let recorded = self.record_event();
+            // SAFETY: the event is alive.
+            recorded | unsafe { (self.wait_for_event)(self.event) }
+        })
     }
 
     /// Waits for the stream.
@@ -117,7 +144,13 @@ impl Launcher {
     }
 
     #[inline(always)]
-    fn launches<const SYNC: bool>(&self, count: u32) -> Result<()> {
+    fn record_event(&self) -> c_int {
+        // SAFETY: event and stream are alive.
+        unsafe { (self.record)(self.event, self.stream) }
+    }
+
+    #[inline(always)]
+    fn launches(&self, count: u32, after_each: impl Fn() -> c_int) -> Result<()> {
         let mut values = [0u64; 3];
         let [a, b, c] = &mut values;
         let mut arguments: [*mut c_void; 3] = [
@@ -131,10 +164,7 @@ impl Launcher {
             // SAFETY: kernel and stream are live handles of this driver; the arguments fit
             // `simgpu_fill` with a count of 0, which touches no memory.
             worst |= unsafe { (self.launch)(self.kernel, 1, 1, 1, 32, 1, 1, 0, self.stream, arguments, null_mut()) };
-            if SYNC {
-                // SAFETY: the stream is alive.
-                worst |= unsafe { (self.synchronize)(self.stream) };
-            }
+            worst |= after_each();
         }
         ensure!(worst == 0, "the driver answered with errors (their bits: {worst})");
         Ok(())

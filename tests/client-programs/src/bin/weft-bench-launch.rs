@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A benchmark of the time that one launch costs its thread. `scripts/bench launch` runs one of
-//! these for each configuration and has them measure in turn. Each line on stdin, `burst N PARTS`
-//! or `sync N PARTS`, is one round of PARTS parts of N launches each. The answer is a line `WALL
-//! CPU`: nanoseconds a launch in the median part, by the clock and by the thread's own time (which
-//! leaves out other processes' use of the core). A part lasts a fraction of a millisecond: an
-//! interruption spoils one part, not the round.
+//! these for each configuration and has them measure in turn. Each line on stdin, `burst N PARTS`,
+//! `sync N PARTS`, `record N PARTS` or `event N PARTS`, is one round of PARTS parts of N launches
+//! each. The answer is a line `WALL CPU`: nanoseconds a launch in the median part, by the clock and
+//! by the thread's own time (which leaves out other processes' use of the core). A part lasts a
+//! fraction of a millisecond: an interruption spoils one part, not the round.
 //!
 //! `update N PARTS` is the same for updates of an executable graph of 1,500 kernels, `relaunch N
 //! PARTS` for an update, a launch of that graph and a wait for it.
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();
         let &[what, count, parts] = words.as_slice() else {
-            bail!("expected `burst N PARTS`, `sync`, `update` or `relaunch`, not `{line}`");
+            bail!("expected `burst N PARTS`, `sync`, `record`, `event`, `update` or `relaunch`, not `{line}`");
         };
         let count: u32 = count.parse().context("expected a number of launches")?;
         let parts: u32 = parts.parse().context("expected a number of parts")?;
@@ -56,6 +56,8 @@ fn part(launcher: &Launcher, graph: Option<&Updates<'_>>, what: &str, count: u32
     match (what, graph) {
         ("burst", _) => launcher.burst(count)?,
         ("sync", _) => launcher.burst_with_waits(count)?,
+        ("record", _) => launcher.burst_with_records(count)?,
+        ("event", _) => launcher.burst_with_events(count)?,
         ("update", Some(graph)) => graph.update(count)?,
         ("relaunch", Some(graph)) => graph.update_and_launch(count)?,
         (other, _) => bail!("unknown round: {other}"),
