@@ -50,6 +50,16 @@ pub enum TraceError {
         /// The trace's fault.
         why: &'static str,
     },
+    /// The trace to be written could not be read again.
+    #[error(
+        "the trace for {path} has too many different calls, with {operations} operations: it was not written, record fewer steps"
+    )]
+    TooLarge {
+        /// Path of the file to be written.
+        path: String,
+        /// Number of the trace's operations.
+        operations: usize,
+    },
     /// The trace's file is wrong.
     #[error(transparent)]
     File(#[from] FileError),
@@ -63,7 +73,18 @@ pub fn encode(trace: &Trace, path: &Path) -> Result<Vec<u8>, TraceError> {
             why,
         });
     }
-    Ok(FORMAT.encode(&PackedTrace::of(trace), path)?)
+    let file = FORMAT.encode(&PackedTrace::of(trace), path)?;
+    // A reader's limit counts memory. A writer's counts bytes, of which a call takes fewer.
+    let readable = FORMAT
+        .open(&file, path)
+        .and_then(|(_, body)| FORMAT.decode::<PackedTrace>(body, path));
+    match readable {
+        Ok(_) => Ok(file),
+        Err(_) => Err(TraceError::TooLarge {
+            path: path.display().to_string(),
+            operations: trace.operations(),
+        }),
+    }
 }
 
 /// Decodes a trace. `path` is for the message.

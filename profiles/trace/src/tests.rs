@@ -112,6 +112,31 @@ fn a_trace_goes_to_a_file_and_comes_back() {
 }
 
 #[test]
+fn a_trace_that_could_not_be_read_is_not_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("long.trace");
+    let mut trace = sample();
+    trace.save(&path).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    // One step without a repetition.
+    let operation = trace.steps[0].operations[1];
+    trace.steps = vec![Step {
+        think: 0,
+        operations: vec![operation; 1_000_000],
+    }];
+    let error = trace.save(&path).unwrap_err().to_string();
+    assert!(
+        error.contains("1000000 operations") && error.contains("record fewer steps") && !error.contains('\n'),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(&path).unwrap(), before, "the old file stays");
+    // Many steps of few calls are one sequence.
+    trace.steps = vec![sample().steps[0].clone(); 100_000];
+    trace.save(&path).unwrap();
+    assert_eq!(Trace::load(&path).unwrap().operations(), 900_000);
+}
+
+#[test]
 fn files_that_are_none_are_told_in_one_line() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
