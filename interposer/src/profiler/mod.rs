@@ -122,7 +122,8 @@ impl Sampler {
         }
     }
 
-    /// Asks for a serving job's next launch, as far as the budget allows: its kernel has no time yet.
+    /// Asks for a serving job's next launch, as far as the budget allows: its kernel has no time
+    /// yet.
     #[inline]
     pub fn soon(&self) {
         self.skip.store(0, Ordering::Relaxed);
