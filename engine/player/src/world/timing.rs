@@ -2,8 +2,7 @@
 //! Launches of a background job that the device times: which ones, and when the broker gets the
 //! times. The choice is that of the interposer's profiler, by [`weft_gate::sampling`].
 //!
-//! Differences: each clock's rate is known, so a first launch after a wait is not timed for it.
-//! Events take no time of the host or the device; only the budget counts them.
+//! One difference: events take no time of the host or the device. Only the budget counts them.
 #![forbid(unsafe_code)]
 
 use weft_gate::sampling::{Budget, Pause, READ_INTERVAL_NS, Stride, Work};
