@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::{Client, Dice, Home, PATIENCE, hello, until};
+use rustix::process::Signal;
 use weft_api::status::Ending;
 use weft_protocol::control::{Hello, Refusal, ToBroker};
 use weft_protocol::lane::{Kind, Mode};
@@ -273,6 +274,29 @@ fn a_broker_that_is_told_to_end_lets_its_clients_free_first() {
         );
         assert!(!home.socket().exists());
     }
+}
+
+#[test]
+fn jobs_that_end_a_moment_before_their_broker_are_recorded_as_ended() {
+    const CLIENTS: usize = 200;
+    let home = Home::new();
+    let mut broker = home.broker(&[]);
+    let clients: Vec<Client> = (0..CLIENTS).map(|_| Client::attach(&home.socket(), hello(5))).collect();
+    until("all are attached", || home.status().clients.len() == CLIENTS);
+    // The broker learns of all ends, and of its own, at once.
+    broker.signal(Signal::STOP);
+    for client in &clients {
+        client.say(ToBroker::Goodbye);
+    }
+    drop(clients);
+    broker.terminate();
+    broker.signal(Signal::CONT);
+    until("the broker ends", || !broker.alive());
+    let history = home.done(&["history", "--json", "--last", "300"]);
+    let history: serde_json::Value = serde_json::from_slice(&history.stdout).expect("JSON");
+    let jobs = history["jobs"].as_array().expect("jobs");
+    let ended = jobs.iter().filter(|job| job["ending"] == "goodbye").count();
+    assert_eq!((ended, jobs.len()), (CLIENTS, CLIENTS));
 }
 
 #[test]

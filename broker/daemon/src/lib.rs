@@ -215,6 +215,10 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     operation::supervisor::ready();
     let why = acceptor.keep(&mut listener);
     operation::supervisor::stopping();
+    // A job that ended a moment ago did not outlive the broker.
+    if registry.count() > 0 {
+        flags.wait_for_deaths();
+    }
     log::info!("ends: {why}; {} clients continue without weft", registry.count());
     // The threads that end below let clients go; that must free no memory.
     admission.close();

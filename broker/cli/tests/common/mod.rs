@@ -11,6 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use weft_api::admin::{self, Answer, Question};
 use weft_api::paths::Places;
 use weft_api::status::Status;
@@ -169,8 +170,12 @@ impl Broker<'_> {
     }
 
     pub fn terminate(&self) {
-        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a pid");
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("signalled");
+        self.signal(Signal::TERM);
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).expect("a pid");
+        kill_process(pid, signal).expect("signalled");
     }
 
     pub fn status(&self) -> Status {

@@ -39,8 +39,9 @@ pub(super) const SETS_TOLD: usize = 16;
 
 /// Time to read a dead client's last messages while other clients keep sending.
 ///
-/// Such a client also remains for as many rounds as there are clients. Each round reads from at
-/// least one sending client, in turn, so its messages are read even if the thread is slow.
+/// Such a client also remains for as many rounds as there were clients when its death was noticed.
+/// Each round reads from at least one sending client, in turn, so its messages are read even if the
+/// thread is slow.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Ratio of a message's whole cost to its cost on this thread. The rest is the poll that finds the
@@ -71,8 +72,22 @@ pub struct ControlFlags {
     pub stop: Arc<AtomicBool>,
     /// Rounds of the thread so far.
     pub rounds: Arc<AtomicU64>,
+    /// Rounds in which no message was left to read, and no client was dying.
+    pub settled: Arc<AtomicU64>,
     /// CPU time accounts.
     pub accounts: Accounts,
+}
+
+impl ControlFlags {
+    /// Waits until the thread has handled each death until now, at most [`LAST_WORDS`].
+    pub fn wait_for_deaths(&self) {
+        let settled = || self.settled.load(Ordering::Relaxed);
+        let (begin, first) = (Instant::now(), settled());
+        // The round in progress may have missed one.
+        while settled() - first < 2 && begin.elapsed() < LAST_WORDS {
+            std::thread::sleep(PERIOD / 4);
+        }
+    }
 }
 
 /// Receivers of clients' messages.
@@ -121,6 +136,7 @@ pub fn start(
         looks: 0,
         mps: mps::MpsCheck::default(),
         rounds: flags.rounds,
+        settled: flags.settled,
     };
     let thread = std::thread::Builder::new()
         .name("weft-control".into())
@@ -142,7 +158,7 @@ struct ControlledClient {
     waits: bool,
     /// The device that the scheduler knows; only a change is sent, since a message wakes it.
     device: String,
-    /// Time and round at which its death was noticed.
+    /// Time at which its death was noticed, and the round that reads the last of its messages.
     dying_since: Option<(Instant, u64)>,
 }
 
@@ -166,6 +182,8 @@ struct Control {
     mps: mps::MpsCheck,
     /// Rounds so far; the heartbeat watches them.
     rounds: Arc<AtomicU64>,
+    /// See [`ControlFlags::settled`].
+    settled: Arc<AtomicU64>,
 }
 
 impl Control {
@@ -207,6 +225,9 @@ impl Control {
                 }
             }
             self.look_for_deaths();
+            if self.all_heard && self.peers.values().all(|peer| peer.dying_since.is_none()) {
+                self.settled.fetch_add(1, Ordering::Relaxed);
+            }
             self.admission.tick();
             self.look_who_waits();
             self.charge(&of_users, thread_time().saturating_sub(before));
@@ -430,8 +451,8 @@ impl Control {
                 continue;
             };
             match peer.dying_since {
-                None => peer.dying_since = peer.life.left().then(|| (Instant::now(), looks)),
-                Some((since, look)) if self.all_heard || since.elapsed() > LAST_WORDS && looks - look > clients => {
+                None => peer.dying_since = peer.life.left().then(|| (Instant::now(), looks + clients)),
+                Some((since, last)) if self.all_heard || since.elapsed() > LAST_WORDS && looks > last => {
                     self.end(client, None);
                 }
                 Some(_) => {}
