@@ -44,16 +44,13 @@ impl RoleTally {
         }
     }
 
-    /// Takes in `count` launches of one time.
-    pub(crate) fn launched_often(&mut self, kernel: u64, time: Ns, count: u64, bound: Ns) {
-        let Some(more) = count.checked_sub(1) else { return };
-        self.launched(kernel, time, bound);
-        if kernel != HOST_COPY {
-            self.gpu = self.gpu.saturating_add(time.saturating_mul(more));
-            self.brief += more * u64::from(time < BRIEF_NS);
-        }
-        if time > bound {
-            self.over_bound += more;
+    /// Takes in `count` kernels of one time. `gpu`: their GPU time, ns.
+    pub(crate) fn launched_often(&mut self, kernel: u64, (time, gpu): (Ns, Ns), count: u64, bound: Ns) {
+        self.gpu = self.gpu.saturating_add(gpu);
+        self.brief += count * u64::from(time < BRIEF_NS);
+        if time > self.usual && count > 0 {
+            self.over_bound += (count - 1) * u64::from(time > bound);
+            self.launched_long(kernel, time, bound);
         }
     }
 
@@ -117,7 +114,7 @@ mod tests {
         assert_eq!(tally.gpu, 3_902);
         let (mut often, mut each) = (tally, tally);
         for (time, count) in [(100, 0), (400, 1), (600, 3)] {
-            often.launched_often(7, time, count, BOUND_NS);
+            often.launched_often(7, (time, time * count), count, BOUND_NS);
             (0..count).for_each(|_| each.launched(7, time, BOUND_NS));
         }
         assert_eq!(often, each);

@@ -46,8 +46,9 @@ impl OrderDelay {
 }
 
 impl DeviceClock {
-    /// `time`: predicted, ns. `before`: work out before it, ns.
-    pub(super) fn launched(&mut self, slot: ClientSlot, time: Ns, at: Ns, before: Ns) {
+    /// Takes in a launch. `time`: predicted, ns. `before`: work out before it, ns. `computes`: see
+    /// [`Self::foreground_launched`].
+    pub(super) fn launched(&mut self, slot: ClientSlot, time: Ns, at: Ns, before: Ns, computes: bool) {
         let begin = if self.stalled {
             at.saturating_add(before)
         } else {
@@ -55,7 +56,9 @@ impl DeviceClock {
         };
         self.free_at = begin.saturating_add(time);
         self.stalled = false;
-        self.last = Some(slot);
+        if computes {
+            self.last = Some(slot);
+        }
     }
 
     /// Takes in that at most `outstanding` is out.
@@ -64,7 +67,7 @@ impl DeviceClock {
     }
 
     /// Takes in a foreground launch. `computes`: it is not a copy between host and device. Such a
-    /// copy leaves the compute engine with its present background job.
+    /// copy leaves the compute engine with its present job.
     pub(super) fn foreground_launched(&mut self, computes: bool) {
         self.stalled = true;
         if computes {
@@ -180,8 +183,8 @@ mod tests {
     #[test]
     fn work_ends_as_time_passes_and_as_it_is_seen() {
         let mut device = DeviceClock::default();
-        device.launched(1, 100 * US, 0, 0);
-        device.launched(1, 50 * US, 20 * US, 100 * US);
+        device.launched(1, 100 * US, 0, 0, true);
+        device.launched(1, 50 * US, 20 * US, 100 * US, true);
         assert_eq!(device.remaining(150 * US, 30 * US), 120 * US);
         device.seen(40 * US, 60 * US);
         assert_eq!(device.remaining(40 * US, 70 * US), 30 * US);
@@ -193,7 +196,8 @@ mod tests {
         assert_eq!(device.taken(0, 90 * US, 9 * US), 0, "it has switched");
         assert_eq!(device.owner(), None);
         assert_eq!(device.remaining(40 * US, 500 * US), 40 * US, "it may have waited");
-        device.launched(2, 10 * US, 500 * US, 40 * US);
+        device.launched(2, 10 * US, 500 * US, 40 * US, false);
+        assert_eq!(device.owner(), None, "nor does a background job's copy");
         assert_eq!(device.remaining(50 * US, 500 * US), 50 * US);
     }
 

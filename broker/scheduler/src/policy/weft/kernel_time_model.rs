@@ -11,7 +11,7 @@
 //! device clock count alike:
 //!
 //! ```text
-//! charge of a kernel         = mean of its measured times
+//! charge of a kernel         = mean of its measured times, the longest counted as the second longest
 //! charge of one without time = delay_bound; once the job is known min(delay_bound, highest charge)
 //! ```
 //!
@@ -28,6 +28,8 @@ use weft_profiles::{
 };
 
 use weft_protocol::{Ns, lane::is_transfer};
+
+use super::running_mean::RobustMean;
 
 /// Limit of awaited launches.
 const AWAITED: usize = 256;
@@ -68,29 +70,64 @@ struct AwaitedLaunch {
     switch: Ns,
 }
 
-/// Measured times of a kernel.
+/// Measured times of a kernel. One of them may contain work of another process.
 #[derive(Debug, Clone, Copy, Default)]
 struct Charge {
-    mean: f64,
-    count: u32,
+    times: RobustMean,
+    /// Whether each of the times may contain a switch of the device.
+    rough: bool,
     /// Time that the client charges, ns.
     told: Ns,
 }
 
 impl Charge {
-    /// Takes in a time. Returns whether the client must charge another time.
-    fn learn(&mut self, time: Ns) -> bool {
-        /// Least weight of a new time in the mean.
-        const GAIN: f64 = 1.0 / 64.0;
-        self.count = self.count.saturating_add(1);
-        self.mean += (time as f64 - self.mean) * GAIN.max(1.0 / f64::from(self.count));
-        let mean = (self.mean as Ns).max(1);
+    /// Takes in a time. `rough`: it may contain a switch of the device. Returns whether the client
+    /// must charge another time.
+    fn learn(&mut self, time: Ns, rough: bool) -> bool {
+        if self.rough && !rough {
+            self.times = RobustMean::default();
+        }
+        self.rough = rough;
+        self.times.learn(time as f64);
+        let mean = self.mean();
         let news = mean.abs_diff(self.told) > self.told / CLOSE;
         if news {
             self.told = mean;
         }
         news
     }
+
+    /// The mean, at least 1 ns.
+    fn mean(&self) -> Ns {
+        (self.times.mean() as Ns).max(1)
+    }
+
+    /// Whether one of the times is certain to contain no switch.
+    fn is_clean(&self) -> bool {
+        self.times.seen() > 0 && !self.rough
+    }
+}
+
+/// Launches of one kernel, and the GPU time that they were counted with.
+#[derive(Debug, Clone, Copy, Default)]
+struct CountedLaunches {
+    /// Launches before enough of its times were known.
+    first: u64,
+    /// Sum of the later launches' forecasts, ns.
+    forecast: Ns,
+    /// Launches that were not counted.
+    new: u64,
+    gpu: Ns,
+}
+
+/// Launches of one kernel to be counted now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NewLaunches {
+    pub count: u64,
+    /// Time of each, ns.
+    pub time: Ns,
+    /// Their GPU time, ns, less what earlier launches were counted with in excess.
+    pub gpu: Ns,
 }
 
 /// Circumstances of a seen end.
@@ -135,8 +172,8 @@ pub(super) struct KernelTimeModel {
     charge_of_unknown: Ns,
     /// The highest of `charges` that the client received, ns.
     highest: Ns,
-    /// Launches of kernels without a time. Their GPU time is not known yet.
-    untimed: HashMap<u64, u64>,
+    /// Launches of a job without a profile.
+    counted: HashMap<u64, CountedLaunches>,
     /// Whether launches are timed, and the last launches.
     timed: bool,
     recent: VecDeque<AwaitedLaunch>,
@@ -179,23 +216,44 @@ impl KernelTimeModel {
         self.times.forecast(context).filter(|_| known)
     }
 
-    /// Counts a launch of a kernel whose time is not known yet. False: it never will be.
-    pub(super) fn awaits_time(&mut self, kernel: u64) -> bool {
-        let awaits = !self.profiled && kernel != 0 && !is_transfer(kernel);
-        let counts = awaits && (self.untimed.len() < CHARGES || self.untimed.contains_key(&kernel));
+    /// Takes in a launch whose GPU time is counted by [`Self::new_launches`]. `time`: its forecast,
+    /// ns. False: it is not.
+    pub(super) fn counts(&mut self, kernel: u64, time: Option<Ns>) -> bool {
+        /// Measured times from which on a forecast counts. The first ones may be too long.
+        const FEW: u32 = 3;
+        let named = !self.profiled && kernel != 0 && !is_transfer(kernel);
+        let counts = named && (self.counted.len() < CHARGES || self.counted.contains_key(&kernel));
         if counts {
-            *self.untimed.entry(kernel).or_default() += 1;
+            let known = self.charges.get(&kernel).is_some_and(|it| it.times.seen() >= FEW);
+            let counted = self.counted.entry(kernel).or_default();
+            counted.new += 1;
+            match time.filter(|_| known) {
+                Some(time) => counted.forecast = counted.forecast.saturating_add(time),
+                None => counted.first += 1,
+            }
         }
         counts
     }
 
-    /// Launches of this kernel from before its time was known, and that time, ns. Returned once for
-    /// each kernel.
-    pub(super) fn now_timed(&mut self, kernel: u64) -> Option<(u64, Ns)> {
-        let count = *self.untimed.get(&kernel)?;
-        let time = self.forecast(kernel, &History::default().push(kernel))?.middle;
-        self.untimed.remove(&kernel);
-        Some((count, time))
+    /// Launches of this kernel to be counted, once a time of it is known. The first launches count
+    /// with the mean of its times; later ones make up for a mean that was too high. A first time
+    /// counts only up to `bound`, ns.
+    pub(super) fn new_launches(&mut self, kernel: u64, bound: Ns) -> Option<NewLaunches> {
+        if self.counted.get(&kernel)?.new == 0 {
+            return None;
+        }
+        let time = match self.charges.get(&kernel) {
+            Some(charge) if charge.times.seen() == 1 => charge.mean().min(bound),
+            Some(charge) if charge.times.seen() > 1 => charge.mean(),
+            // Learnt from seen ends.
+            _ => self.forecast(kernel, &History::default().push(kernel))?.middle,
+        };
+        let counted = self.counted.get_mut(&kernel)?;
+        let count = std::mem::take(&mut counted.new);
+        let all = time.saturating_mul(counted.first).saturating_add(counted.forecast);
+        let gpu = all.saturating_sub(counted.gpu);
+        counted.gpu = counted.gpu.saturating_add(gpu);
+        Some(NewLaunches { count, time, gpu })
     }
 
     /// High quantile of a kernel whose times are widely spread, ns, else 0.
@@ -342,11 +400,16 @@ impl KernelTimeModel {
         });
         let alone = alone.min(time);
         // The first event may be reached before the switch: a kernel of 2 us then seems to take
-        // 102. The first time of a kernel may be rough, because none at all would be worse.
+        // 102. Such a time counts until there is one without a switch: none would be worse.
         let doubt = launch.switch.max(time - alone);
-        let is_rough = doubt > time / 2 && self.charges.contains_key(&kernel);
+        let charge = self.charges.get(&kernel);
+        let is_rough = match charge {
+            Some(charge) if charge.is_clean() => doubt > time / NEAR,
+            Some(_) => doubt > time / 2,
+            None => false,
+        };
         if self.profiled || (time - alone <= unknown / NEAR && !is_rough) {
-            self.charged(kernel, time);
+            self.charged(kernel, time, doubt > time / NEAR);
             self.times.learn(&launch.context, time);
         } else {
             self.measured = self.measured.saturating_add(u32::from(is_rough));
@@ -354,7 +417,7 @@ impl KernelTimeModel {
         }
     }
 
-    fn charged(&mut self, kernel: u64, time: Ns) {
+    fn charged(&mut self, kernel: u64, time: Ns, rough: bool) {
         // A launch without a name gives no information about others without a name.
         if self.profiled || kernel == 0 || is_transfer(kernel) {
             return;
@@ -366,7 +429,7 @@ impl KernelTimeModel {
         }
         self.measured = self.measured.saturating_add(1);
         if self.charges.len() < CHARGES || self.charges.contains_key(&kernel) {
-            let news = self.charges.entry(kernel).or_default().learn(time);
+            let news = self.charges.entry(kernel).or_default().learn(time, rough);
             if news {
                 self.highest = self.charges.values().map(|charge| charge.told).max().unwrap_or(0);
                 if !self.news.contains(&kernel) {
@@ -399,7 +462,7 @@ impl KernelTimeModel {
             self.times.at_least(&launch.context, least);
             self.times.at_most(&launch.context, most);
         } else if least > unknown {
-            self.charged(launch.kernel, least);
+            self.charged(launch.kernel, least, false);
             self.times.learn(&launch.context, least);
         }
     }
@@ -451,16 +514,49 @@ mod tests {
     fn launches_count_as_gpu_time_once_their_kernels_time_is_known() {
         let mut model = KernelTimeModel::default();
         model.begins_to_be_timed();
-        assert!(!model.awaits_time(0), "it has no name, so it is never timed");
+        assert!(!model.counts(0, None), "it has no name, so it is never timed");
         for _ in 0..3 {
-            assert!(model.awaits_time(5) && model.awaits_time(6));
+            assert!(model.counts(5, None) && model.counts(6, None));
             model.launched(5, UNKNOWN_NS, 0, true);
         }
-        assert_eq!(model.now_timed(5), None);
+        assert_eq!(model.new_launches(5, UNKNOWN_NS), None);
         model.measured(5, 40 * US, 0, 40 * US, UNKNOWN_NS);
-        let (count, time) = model.now_timed(5).expect("its time is known");
-        assert_eq!((count, time / US), (3, 40));
-        assert_eq!((model.now_timed(5), model.now_timed(6)), (None, None));
+        let wanted = NewLaunches {
+            count: 3,
+            time: 40 * US,
+            gpu: 120 * US,
+        };
+        assert_eq!(model.new_launches(5, UNKNOWN_NS), Some(wanted));
+        assert_eq!(model.new_launches(5, UNKNOWN_NS), None);
+        assert_eq!(model.new_launches(6, UNKNOWN_NS), None);
+    }
+
+    #[test]
+    fn a_time_with_another_processs_work_changes_the_gpu_time_only_until_the_next() {
+        const REAL_NS: Ns = 100 * US;
+        for (at_first, later) in [(3 * MS, REAL_NS), (REAL_NS, 3 * MS)] {
+            let mut model = KernelTimeModel::default();
+            model.begins_to_be_timed();
+            let (mut gpu, mut longest) = (0, 0);
+            for turn in 0..400 {
+                let time = model.of_next(5).map(|forecast| forecast.middle);
+                model.counts(5, time);
+                model.launched(5, UNKNOWN_NS, turn * MS, true);
+                if turn % 20 == 9 {
+                    let time = match turn {
+                        9 => at_first,
+                        209 => later,
+                        _ => REAL_NS,
+                    };
+                    model.measured(5, time, turn * MS, time, UNKNOWN_NS);
+                }
+                if let Some(new) = model.new_launches(5, UNKNOWN_NS) {
+                    (gpu, longest) = (gpu + new.gpu, longest.max(new.time));
+                }
+            }
+            assert!(gpu.abs_diff(400 * REAL_NS) < 10 * REAL_NS, "{gpu}");
+            assert!(longest <= UNKNOWN_NS, "{longest}");
+        }
     }
 
     #[test]

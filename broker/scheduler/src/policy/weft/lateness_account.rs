@@ -41,6 +41,7 @@
 
 use weft_protocol::Ns;
 
+use super::running_mean::{LEAST_GAIN, RobustMean, RunningMean};
 use super::stretch_model::ReplayedStretch;
 use crate::Config;
 use crate::stretch_times::StretchTimes;
@@ -96,9 +97,6 @@ const ENOUGH: u32 = 2;
 /// Stretches per control. Controls cost background jobs under 1 % of their work.
 const CONTROL_EVERY: u64 = 128;
 
-/// Least weight of a new control in the mean excess.
-const CONTROL_GAIN: f64 = 1.0 / 64.0;
-
 /// Least weight of a new stretch in the mean length.
 const LENGTH_GAIN: f64 = 1.0 / 16.0;
 
@@ -129,54 +127,6 @@ const LAUNCH_COST_NS: u64 = 60;
 
 /// Usual lengths after which an unfinished stretch is no longer open.
 const LONGEST_OPEN_RATIO: f64 = 4.0;
-
-/// Running mean in which a new value has a minimum weight.
-#[derive(Debug, Clone, Copy, Default)]
-struct RunningMean {
-    mean: f64,
-    seen: u32,
-}
-
-impl RunningMean {
-    /// `gain`: least weight of a new value.
-    fn learn(&mut self, value: f64, gain: f64) {
-        self.seen = self.seen.saturating_add(1);
-        let gain = gain.max(1.0 / f64::from(self.seen));
-        self.mean += (value - self.mean) * gain;
-    }
-}
-
-/// Running mean of controls that counts the largest as the second largest: a thread that lost its
-/// core for 20 ms would otherwise hide the lateness of hundreds of stretches.
-#[derive(Debug, Clone, Copy, Default)]
-struct ControlMean {
-    seen: u32,
-    /// All but the largest.
-    rest: RunningMean,
-    largest: f64,
-    second: f64,
-}
-
-impl ControlMean {
-    fn learn(&mut self, value: f64) {
-        self.seen = self.seen.saturating_add(1);
-        if self.seen == 1 {
-            self.largest = value;
-            return;
-        }
-        let lower = value.min(self.largest);
-        self.largest = self.largest.max(value);
-        self.second = if self.seen == 2 { lower } else { self.second.max(lower) };
-        self.rest.learn(lower, CONTROL_GAIN);
-    }
-
-    fn mean(&self) -> f64 {
-        match self.seen {
-            0 | 1 => self.largest,
-            seen => self.rest.mean + (self.second - self.rest.mean) / f64::from(seen),
-        }
-    }
-}
 
 /// Open periods, in which background work runs next to the foreground job without restriction. Cost
 /// and benefit are measured, so no model of interference between kernels is needed.
@@ -223,8 +173,8 @@ impl OpenPeriods {
     /// Takes in lateness, as a part of the replayed length. `opened`: the period was open.
     fn judged(&mut self, late: f64, opened: bool) {
         match (opened, self.before) {
-            (true, _) => self.late.learn(late, CONTROL_GAIN),
-            (false, true) => self.late_behind.learn(late, CONTROL_GAIN),
+            (true, _) => self.late.learn(late, LEAST_GAIN),
+            (false, true) => self.late_behind.learn(late, LEAST_GAIN),
             (false, false) => {}
         }
     }
@@ -347,14 +297,14 @@ pub(super) struct LatenessAccount {
     /// Whether the gap before the control is to be left empty too.
     spared: bool,
     /// Excess without background work, as a part of the replayed length.
-    by_class: [ControlMean; CLASSES],
-    of_all: ControlMean,
+    by_class: [RobustMean; CLASSES],
+    of_all: RobustMean,
     /// The excess of all, ns.
-    of_all_ns: ControlMean,
+    of_all_ns: RobustMean,
     /// Excess of waits for a part of a stretch, ns, without background work.
-    in_part: ControlMean,
+    in_part: RobustMean,
     /// Measured length of controls as a multiple of the predicted times of their kernels.
-    pace: ControlMean,
+    pace: RobustMean,
     /// End of the part of the stretch in progress that was awaited so, and its length, ns.
     part_end: Ns,
     part: f64,
@@ -414,7 +364,7 @@ impl LatenessAccount {
             self.judge((at, part), &replay, slowdown, opened, bound);
         }
         self.open.before = opened;
-        let first = self.of_all.seen < FIRST_CONTROLS && self.stretches < FIRST_STRETCHES;
+        let first = self.of_all.seen() < FIRST_CONTROLS && self.stretches < FIRST_STRETCHES;
         self.control = first || is_control(self.stretches);
         self.spared = self.control && (!first || self.stretches.is_multiple_of(SPARED_AT_FIRST));
     }
@@ -431,7 +381,7 @@ impl LatenessAccount {
         if !company {
             self.in_part.learn(excess);
         }
-        if self.in_part.seen < ENOUGH {
+        if self.in_part.seen() < ENOUGH {
             return;
         }
         let late = match company {
@@ -467,7 +417,7 @@ impl LatenessAccount {
         self.interrupted();
         // Controls show the excess of waits for a part. A job without any needs none.
         self.stretches = self.stretches.saturating_add(1);
-        let seen = self.in_part.seen;
+        let seen = self.in_part.seen();
         let first = (1..FIRST_CONTROLS).contains(&seen) && self.stretches < FIRST_STRETCHES;
         self.control = seen > 0 && (first || is_control(self.stretches));
     }
@@ -502,8 +452,8 @@ impl LatenessAccount {
             self.of_all.learn(excess);
             self.of_all_ns.learn(excess * alone);
         }
-        let unknown = self.by_class[class].seen < ENOUGH;
-        if self.of_all.seen == 0 {
+        let unknown = self.by_class[class].seen() < ENOUGH;
+        if self.of_all.seen() == 0 {
             return;
         }
         // The excess of a stretch of 1 us may be 60 times its length, and is little for one of 100
@@ -576,7 +526,7 @@ impl LatenessAccount {
         };
         // Nor before a control, which would find the work that this period leaves on the device.
         let before_control = is_control(self.stretches.saturating_add(1));
-        let known = self.of_all.seen >= FIRST_CONTROLS && self.open.knows_closed();
+        let known = self.of_all.seen() >= FIRST_CONTROLS && self.open.knows_closed();
         if self.control || before_control || !known {
             return;
         }
@@ -603,7 +553,7 @@ impl LatenessAccount {
     /// Time by which the stretch in progress may end late, ns. `slo`: the longest stretch, ns.
     pub(super) fn allows(&self, slowdown: f64, slo: Option<Ns>) -> Ns {
         match (self.since, self.balances) {
-            (Some(_), Some((all, _))) if self.of_all.seen >= FIRST_CONTROLS && !self.open.wanted => {
+            (Some(_), Some((all, _))) if self.of_all.seen() >= FIRST_CONTROLS && !self.open.wanted => {
                 let most = slowdown * self.length * MOST_AT_ONCE;
                 let spare = all.0 - self.full(slowdown) * KEPT_FOR_GAPS;
                 let late = (spare * SPENT_AT_ONCE).clamp(0.0, most) as Ns;
@@ -640,7 +590,7 @@ impl LatenessAccount {
     /// Time that the device needs for 1 ns of the predicted times of a job without a profile, ns. A
     /// host that is slower than the device makes it too long. `None`: no control was seen.
     pub(super) fn pace(&self) -> Option<f64> {
-        (self.pace.seen > 0).then(|| self.pace.mean())
+        (self.pace.seen() > 0).then(|| self.pace.mean())
     }
 
     /// Sums of all measurements so far.

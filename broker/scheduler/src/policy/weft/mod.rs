@@ -69,6 +69,7 @@ mod kernel_time_model;
 mod lateness_account;
 mod models;
 mod room;
+mod running_mean;
 mod stretch_model;
 
 use weft_profiles::predictor::Quality;

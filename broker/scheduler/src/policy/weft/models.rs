@@ -33,10 +33,10 @@ pub(super) struct JobModels {
 }
 
 impl JobModels {
-    /// Counts a kernel's launches from before its time was known.
-    fn now_timed(&mut self, kernel: u64, bound: Ns) {
-        if let Some((count, time)) = self.times.now_timed(kernel) {
-            self.tally.launched_often(kernel, time, count, bound);
+    /// Counts a kernel's new launches, if its time is known.
+    fn count_launches(&mut self, kernel: u64, bound: Ns) {
+        if let Some(new) = self.times.new_launches(kernel, bound) {
+            self.tally.launched_often(kernel, (new.time, new.gpu), new.count, bound);
         }
     }
 
@@ -202,20 +202,22 @@ impl Models {
                 };
                 let forecast = job.times.of_next(kernel);
                 let time = forecast.map_or(cost, |forecast| forecast.middle);
-                if self.device.owner() != Some(slot) {
+                let computes = kernel != HOST_COPY;
+                if computes && self.device.owner() != Some(slot) {
                     job.times.follows_switch(state.config.switch_cost);
                 }
                 job.times.launched(kernel, cost, at, passed);
                 // A charge for an unknown kernel is not GPU time.
-                if forecast.is_some() || !job.times.awaits_time(kernel) {
-                    job.tally.launched(kernel, time, state.config.delay_bound);
+                match job.times.counts(kernel, forecast.map(|forecast| forecast.middle)) {
+                    true => job.count_launches(kernel, state.config.delay_bound),
+                    false => job.tally.launched(kernel, time, state.config.delay_bound),
                 }
                 if passed {
                     self.device.order_took(at.saturating_sub(client.granted_at));
                 }
                 self.all_until = self.all_until.max(at).saturating_add(time);
                 self.foreground_since = 0;
-                self.device.launched(slot, time, at, state.outstanding());
+                self.device.launched(slot, time, at, state.outstanding(), computes);
                 // Credit that launches do not end was given against starvation.
                 let forced = !client.bound;
                 for (slot, _) in state.foreground() {
@@ -238,7 +240,7 @@ impl Models {
                     unknown: state.config.delay_bound,
                 };
                 if let Some(kernel) = job.times.ended(completed, &end) {
-                    job.now_timed(kernel, state.config.delay_bound);
+                    job.count_launches(kernel, state.config.delay_bound);
                 }
             }
             Observed::GapUsed { slot, issued, now } => {
@@ -250,7 +252,7 @@ impl Models {
                 let alone = self.foreground_work.without(at, time);
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.times.measured(kernel, time, at, alone, state.config.delay_bound);
-                    job.now_timed(kernel, state.config.delay_bound);
+                    job.count_launches(kernel, state.config.delay_bound);
                 }
             }
             Observed::WokenLate(late) => self.device.wake_took(late),

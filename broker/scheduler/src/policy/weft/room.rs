@@ -316,13 +316,13 @@ mod tests {
             ledger.grant(100 * US);
             ledger.report(100 * US, 0, 0)
         });
-        models.device.launched(slot, 100 * US, 0, 0);
+        models.device.launched(slot, 100 * US, 0, 0, true);
         assert_eq!(less_remains(&state, &models, 30 * US, 10 * US), 40 * US);
         assert_eq!(less_remains(&state, &models, 0, 10 * US), 10 * US + 1, "never at once");
         // More work than runs: the rest is credit.
         assert_eq!(less_remains(&state, &models, 91 * US, 10 * US), 10 * US + 91 * US);
         // No work ends until only the charge is left.
-        models.device.launched(slot, 500 * US, 0, 0);
+        models.device.launched(slot, 500 * US, 0, 0, true);
         assert_eq!(less_remains(&state, &models, 30 * US, 10 * US), (600 - 100 + 30) * US);
         models.device.foreground_launched(true);
         assert_eq!(
