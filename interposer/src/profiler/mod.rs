@@ -122,6 +122,13 @@ impl Sampler {
         }
     }
 
+    /// Asks for a serving job's next launch, as far as the budget allows: its kernel has no time
+    /// yet.
+    #[inline]
+    pub fn soon(&self) {
+        self.skip.store(0, Ordering::Relaxed);
+    }
+
     /// Records the first event of a launch that is sampled.
     pub fn before(&self, around: SamplerContext<'_>, launch: Launch, look: Look) -> Option<OpenSample> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);

@@ -325,6 +325,10 @@ impl Session {
                 }
                 self.gate.pass_in_turn(self, &want);
                 now = clock::now();
+                // It waited for the charge of an unknown kernel. Once it is timed it waits less.
+                if self.link.costs.get(want.kernel).is_none() {
+                    self.sampler.soon();
+                }
                 if self.link.mode() == Mode::Foreground {
                     return self.book_in_foreground(launch, own, &want, now);
                 }

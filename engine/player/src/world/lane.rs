@@ -137,6 +137,14 @@ impl GateLane {
         charge::covers(self.credit, cost, self.bound_to(), above)
     }
 
+    /// Whether the broker has sent a charge for a call's kernel. Other calls need none.
+    pub(super) fn has_charge(&self, play: &Play) -> bool {
+        match play {
+            Play::Compute { kernel, bytes: 0, .. } => self.costs.contains_key(kernel),
+            _ => true,
+        }
+    }
+
     pub(super) fn cost(&self, play: &Play) -> Ns {
         let slowed = |time: Ns| (time as f64 * self.dilation) as Ns;
         let speed = DeviceSpeed::default();

@@ -228,6 +228,9 @@ impl PlayedMachine {
         let time = process
             .job
             .device_time(self.seed, process.number, request, op, duration);
+        if charge.is_some() && !process.lane.has_charge(play) {
+            process.lane.timer.soon();
+        }
         let timed = matches!(play, Play::Compute { kernel, bytes: 0, .. } if *kernel != 0) && self.times_launch(job);
         let process = &self.processes[job];
         let flight = InFlight {

@@ -60,6 +60,11 @@ impl LaunchTimer {
         self.open
     }
 
+    /// Asks for a look at the next launch: its kernel waited and has no charge of its own.
+    pub(super) fn soon(&mut self) {
+        self.skip = 0;
+    }
+
     fn pass_over(&mut self, now: Ns) {
         let most = self.stride.most(now, self.passed);
         self.passed = self.pause.some(most);

@@ -214,3 +214,34 @@ fn a_job_that_serves_is_sampled_now_and_then() {
         assert_eq!(broker.lane.reports.waiting.load(Ordering::Relaxed), 0);
     }
 }
+
+#[test]
+fn a_kernel_that_waited_without_a_charge_is_sampled_next() {
+    const WAITS: u64 = 20;
+    let (session, mut broker) = attached(Mode::Background);
+    fake::at_once(true);
+    fake::live();
+    session.link.costs.set(7, 1_000);
+    broker.lane.orders.flags.store(flags::SAMPLE, Ordering::Release);
+    broker.grant(i64::MAX / 2);
+    let one = |hash: u64| {
+        let mut step = session.before_launch(kernel(hash, 0xd700));
+        if step.waits() {
+            step = session.deferred(kernel(hash, 0xd700));
+        }
+        fake::work(20_000);
+        session.after_launch(step, 0xd700, 0);
+        fake::catch_up();
+        session.synced(Synced::Stream(0xd700));
+    };
+    // Samples are rare after a while.
+    (0..5_000).for_each(|_| one(7));
+    broker.records();
+    broker.lane.orders.credit.store(0, Ordering::Release);
+    broker.lane.orders.longest_wait.store(2_000_000, Ordering::Relaxed);
+    (0..WAITS).for_each(|_| one(8));
+    assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), WAITS);
+    let records = broker.records().into_iter();
+    let sampled = records.filter(|record| record.kind == Kind::Sample && record.kernel == 8);
+    assert!(sampled.count() >= 3);
+}
