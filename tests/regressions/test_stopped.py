@@ -4,7 +4,7 @@
 import os
 import signal
 
-from fixtures.scene import BOUND
+from fixtures.scene import BOUND, weft
 from harness import jobs
 
 # Launches of the other job, which takes a second for them. With the fault it had 16 a second.
@@ -33,3 +33,21 @@ def test_a_stopped_background_job_leaves_its_equals_their_turns(scene):
     os.kill(stopped.pid, signal.SIGCONT)
     scene.progresses(stopped)
     scene.finish_companions(main, stopped, other)
+
+
+def test_a_paused_job_is_resumed_by_its_process_when_its_broker_was_killed(scene):
+    scene.broker.start()
+    paused = scene.companion("paused", pause=200, priority=5)
+    scene.attached(paused)
+    assert weft(scene, "pause", paused.pid).returncode == 0
+    assert jobs.wait_until(lambda: scene.row(paused)["stopped"], BOUND), "it was never stopped"
+    scene.broker.job.kill()
+    # One job, with a broker and without.
+    assert weft(scene, "resume", paused.pid).returncode == 0
+    os.kill(paused.pid, signal.SIGSTOP)
+    scene.broker.start()
+    done = weft(scene, "resume", paused.pid, scene.broker.job.pid)
+    assert done.returncode == 1, "a process that is no job was resumed"
+    scene.attached(paused)
+    scene.progresses(paused)
+    scene.finish_companions(paused)

@@ -18,6 +18,7 @@ use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::outside::LibraryFiles;
 use super::status::ask;
 use super::{text, users};
 use weft_api::admin::{self, Question};
@@ -87,9 +88,29 @@ pub fn pause(args: &PauseArgs) -> Result<ExitCode> {
     signal(&args.jobs, &[Signal::STOP]).map(|(_, code)| code)
 }
 
-/// Continues jobs.
+/// Continues jobs, also processes whose broker was killed while they were paused.
 pub fn resume(args: &ResumeArgs) -> Result<ExitCode> {
-    signal(&args.jobs, &[Signal::CONT]).map(|(_, code)| code)
+    let attached = ask(&Places::of_environment()).map_or_else(|_| Vec::new(), |status| status.clients);
+    let is_done = |word: &&String| select(word, &attached).is_err() && resume_unattached(word);
+    let rest: Vec<String> = args.jobs.iter().filter(|word| !is_done(word)).cloned().collect();
+    match rest.is_empty() {
+        true => Ok(ExitCode::SUCCESS),
+        false => signal(&rest, &[Signal::CONT]).map(|(_, code)| code),
+    }
+}
+
+/// Continues the process that a word names, if it was a broker's job. Returns whether it did.
+fn resume_unattached(word: &str) -> bool {
+    let pid = numbers(word.trim()).1.and_then(|pid| i32::try_from(pid).ok());
+    let Some(pid) = pid.and_then(Pid::from_raw) else {
+        return false;
+    };
+    // The descriptor first: the process that is looked at is then the one that is signalled.
+    let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else {
+        return false;
+    };
+    let loaded = LibraryFiles::known().loaded_by(pid.as_raw_nonzero().get().unsigned_abs());
+    loaded.weft.is_some() && loaded.lane && pidfd_send_signal(&fd, Signal::CONT).is_ok()
 }
 
 /// Ends jobs.

@@ -11,7 +11,7 @@
 //! device clock count alike:
 //!
 //! ```text
-//! charge of a kernel         = mean of its measured times, the longest counted as the second longest
+//! charge of a kernel         = mean of its times, the longest counted as the second longest
 //! charge of one without time = delay_bound; once the job is known min(delay_bound, highest charge)
 //! ```
 //!
