@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The crate as a user drives it: jobs that cannot be played, runs by time, ways of sharing.
-use std::sync::Arc;
+mod common;
 
+use common::{MS, US, job, trace};
 use weft_engine::{Mode, Settings, SmLimits};
 use weft_kernel_id::KernelId;
 use weft_player::rule::MpsPriority;
@@ -9,43 +10,14 @@ use weft_player::{
     LaunchControl, MachineRun, MachineSetup, Ns, PlayError, PlayedJob, ProfileSource, Program, solo_profile,
 };
 use weft_scheduler::Config;
-use weft_trace_format::{AwaitedWork, Call, Kernel, Operation, Step, Trace};
+use weft_trace_format::{Kernel, Trace};
 
-const US: Ns = 1_000;
-const MS: Ns = 1_000 * US;
-
-/// A request of some launches of one kernel with this time, and a wait for the last.
-fn trace(name: &str, launches: usize, duration: Ns, think: Ns) -> Trace {
-    let call = |call| Operation {
-        thread: 0,
-        handed_over: false,
-        host_before: US,
-        call,
-    };
-    let launch = call(Call::Launch {
-        kernel: 0,
-        stream: 0,
-        duration,
-    });
-    let mut operations = vec![launch; launches];
-    operations.push(call(Call::Sync(AwaitedWork::All)));
-    Trace {
-        name: name.to_string(),
-        launch_cost: 5 * US,
-        kernels: vec![Kernel::of(KernelId::new(1, name, [54, 1, 1], [1_024, 1, 1], 0))],
-        steps: vec![Step { think, operations }],
-        ..Trace::default()
-    }
-}
-
-fn job(trace: &Trace, priority: u8) -> PlayedJob {
-    let program = Program::of(trace).expect("a sound trace");
-    PlayedJob::new(&trace.name, priority, Arc::new(program))
-}
+/// Blocks and threads of a kernel that fills half of the device.
+const SHAPE: (u32, u32) = (54, 1_024);
 
 fn pair() -> Vec<PlayedJob> {
-    let service = job(&trace("service", 20, 50 * US, 5 * MS), 0);
-    vec![service, job(&trace("batch", 10, 200 * US, 0), 5)]
+    let service = job(&trace("service", SHAPE, 20, 50 * US, 5 * MS), 0);
+    vec![service, job(&trace("batch", SHAPE, 10, 200 * US, 0), 5)]
 }
 
 fn setup(jobs: Vec<PlayedJob>) -> MachineSetup {
@@ -60,19 +32,19 @@ fn refused(setup: MachineSetup) -> PlayError {
 #[test]
 fn jobs_that_cannot_be_played_are_refused() {
     let one = |trace| refused(setup(vec![job(&trace, 0)]));
-    let idle = trace("idle", 0, 0, MS);
+    let idle = trace("idle", SHAPE, 0, 0, MS);
     assert_eq!(one(idle), PlayError::NoWork("idle".into()));
-    let mut empty = trace("empty", 1, MS, 0);
+    let mut empty = trace("empty", SHAPE, 1, MS, 0);
     empty.steps.clear();
     assert_eq!(one(empty), PlayError::NoWork("empty".into()));
-    let mut timeless = trace("timeless", 1, 0, MS);
+    let mut timeless = trace("timeless", SHAPE, 1, 0, MS);
     timeless.launch_cost = 0;
     timeless.steps[0]
         .operations
         .iter_mut()
         .for_each(|op| op.host_before = 0);
     assert_eq!(one(timeless), PlayError::NoWork("timeless".into()));
-    let endless = trace("endless", 2, Ns::MAX / 2, MS);
+    let endless = trace("endless", SHAPE, 2, Ns::MAX / 2, MS);
     assert_eq!(one(endless), PlayError::TooLong("endless".into()));
     assert_eq!(refused(setup(Vec::new())), PlayError::NoJobs);
     let mut jobs = pair();
@@ -83,7 +55,7 @@ fn jobs_that_cannot_be_played_are_refused() {
         ..setup(pair())
     };
     assert_eq!(refused(nothing), PlayError::NoEnd);
-    let mut unsound = trace("unsound", 1, MS, 0);
+    let mut unsound = trace("unsound", SHAPE, 1, MS, 0);
     unsound.kernels.clear();
     let error = Program::of(&unsound).expect_err("no kernel").to_string();
     assert_eq!(error, "trace \"unsound\": a launch of a kernel that is not listed");
@@ -166,7 +138,7 @@ fn jobs_share_as_the_device_lets_them() {
 fn a_collective_passes_the_gate_and_leaves_the_device_to_the_service() {
     let played = |name: &str| {
         let mut jobs = pair();
-        let batch = trace("batch", 4, 20 * MS, 0);
+        let batch = trace("batch", SHAPE, 4, 20 * MS, 0);
         let kernels = vec![Kernel::of(KernelId::new(1, name, [16, 1, 1], [512, 1, 1], 0))];
         jobs[1] = job(&Trace { kernels, ..batch }, 5);
         let device = Settings {

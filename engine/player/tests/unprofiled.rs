@@ -4,41 +4,21 @@
 //! The service and the training are those of `scripts/bench readme` (`scripts/workloads/light`),
 //! which plays them on the simulated GPU with the real library and broker. There the training
 //! without a profile has 0.79 or more of its speed with one in all 28 cases (`docs/benchmarks.md`).
-use std::sync::Arc;
+mod common;
 
+use common::{MS, US, job, trace};
 use weft_engine::{Mode, Settings};
-use weft_kernel_id::KernelId;
-use weft_player::{LaunchControl, MachineRun, MachineSetup, Ns, PlayedJob, ProfileSource, Program};
+use weft_player::{LaunchControl, MachineRun, MachineSetup, Ns, PlayedJob, ProfileSource};
 use weft_scheduler::Config;
-use weft_trace_format::{AwaitedWork, Call, Kernel, Operation, Step, Trace};
+use weft_trace_format::Trace;
 
-const US: Ns = 1_000;
-const MS: Ns = 1_000 * US;
-
-/// Requests or steps of this many launches of one kernel, and a wait for the last.
-fn job(name: &str, priority: u8, launches: usize, duration: Ns, think: Ns) -> PlayedJob {
-    let call = |call| Operation {
-        thread: 0,
-        handed_over: false,
-        host_before: US,
-        call,
-    };
-    let launch = call(Call::Launch {
-        kernel: 0,
-        stream: 0,
-        duration,
-    });
-    let mut operations = vec![launch; launches];
-    operations.push(call(Call::Sync(AwaitedWork::All)));
+/// A job of one small kernel.
+fn small_job(name: &str, priority: u8, launches: usize, duration: Ns, think: Ns) -> PlayedJob {
     let trace = Trace {
-        name: name.to_string(),
         launch_cost: 2 * US,
-        kernels: vec![Kernel::of(KernelId::new(1, name, [1, 1, 1], [64, 1, 1], 0))],
-        steps: vec![Step { think, operations }],
-        ..Trace::default()
+        ..trace(name, (1, 64), launches, duration, think)
     };
-    let program = Program::of(&trace).expect("a sound trace");
-    PlayedJob::new(name, priority, Arc::new(program))
+    job(&trace, priority)
 }
 
 /// The service, which is profiled, with a training with kernels of this time.
@@ -46,14 +26,14 @@ fn play(mode: Mode, length: Ns, profile: ProfileSource) -> MachineRun {
     let between_waits = (40 * MS / length).clamp(10, 1_000) as usize;
     let training = PlayedJob {
         profile,
-        ..job("training", 5, between_waits, length, 0)
+        ..small_job("training", 5, between_waits, length, 0)
     };
     let device = Settings {
         mode,
         ..Settings::default()
     };
     let control = LaunchControl::weft(Config::default(), &device, 1.0);
-    let jobs = vec![job("service", 0, 24, 120 * US, 20 * MS), training];
+    let jobs = vec![small_job("service", 0, 24, 120 * US, 20 * MS), training];
     MachineSetup {
         requests: 100,
         ..MachineSetup::new(device, control, jobs, 1)
