@@ -44,6 +44,14 @@ def test_a_foreground_job_s_budget_is_told_and_changed(scene):
     assert (scene.row(service)["mode"], scene.row(batch)["mode"]) == ("foreground", "background")
     scene.progresses(service)
     scene.progresses(batch)
+    # The next broker gets the new values from the jobs.
+    assert weft(scene, "set", "--pid", batch.pid, "--priority", 8).stderr == ""
+    for _ in range(2):
+        scene.broker.job.kill()
+        scene.broker.start()
+        scene.attached(service, batch)
+        comes_to(scene, service, (0.05, 50_000_000))
+        assert (scene.row(service)["priority"], scene.row(batch)["priority"]) == (0, 8)
     scene.finish_companions(service, batch)
 
 

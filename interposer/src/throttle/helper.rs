@@ -22,6 +22,7 @@ use weft_protocol::VERSION;
 use weft_protocol::control::{Hello, Refusal, ToBroker, ToClient};
 use weft_protocol::fit;
 use weft_protocol::lane::Mode;
+use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::Error;
 use weft_protocol::transport::client::{self, Attached, Channel};
 use weft_protocol::transport::path;
@@ -144,6 +145,9 @@ struct Helper {
     profiled: bool,
     /// Whether the profile's coverage was reported.
     judged: bool,
+    /// Values that `weft set` gave the job under earlier brokers.
+    set_priority: Option<u8>,
+    set_budget: LatencyBudget,
 }
 
 impl Helper {
@@ -160,6 +164,8 @@ impl Helper {
             hopeless: false,
             profiled: false,
             judged: false,
+            set_priority: None,
+            set_budget: LatencyBudget::default(),
         }
     }
 
@@ -200,11 +206,11 @@ impl Helper {
         Hello {
             version: VERSION,
             pid: std::process::id(),
-            priority: settings.priority,
+            priority: self.set_priority.unwrap_or(settings.priority),
             profile: settings.profile.clone(),
             profiling: settings.purpose == Purpose::Profile,
             command: command.join(" "),
-            budget: settings.budget,
+            budget: self.set_budget.or(settings.budget),
             name: settings.name.clone(),
         }
     }
@@ -498,6 +504,8 @@ impl Helper {
 
     fn detach(&mut self, why: &str) {
         let Some(channel) = self.channel.take() else { return };
+        let (priority, budget) = self.session.link.lane.orders.was_set();
+        (self.set_priority, self.set_budget) = (priority.or(self.set_priority), budget.or(self.set_budget));
         let_go(self.session);
         self.lost += 1;
         if channel.intact() {

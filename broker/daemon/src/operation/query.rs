@@ -314,6 +314,7 @@ impl QueryHandler {
             }
         }
         for entry in &found {
+            entry.lane.orders.set(priority, budget);
             // Visible in the status at once; the scheduler writes it into the lane.
             if let Some(priority) = priority {
                 entry.priority.store(priority, Ordering::Relaxed);

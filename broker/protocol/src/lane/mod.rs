@@ -25,6 +25,8 @@ use super::Ns;
 pub use super::RECORDS;
 use super::admission_slot::{AdmissionSlot, Moves};
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+#[cfg(not(loom))]
+use super::latency_budget::LatencyBudget;
 use super::page_ops::PageOps;
 
 /// Upper bound of the ordered longest wait at the gate, ns: a job that hangs for longer looks dead.
@@ -120,6 +122,12 @@ pub struct Orders {
     pub device_copy_mb_per_s: AtomicU32,
     /// [`DeviceSpeed::device_wait`].
     pub device_wait: AtomicU64,
+    /// Priority that `weft set` gave the job, plus 1; 0: none. The job names it to its next broker.
+    pub set_priority: AtomicU32,
+    /// [`LatencyBudget::slowdown`] that it gave, plus 1; 0: none.
+    pub set_slowdown: AtomicU32,
+    /// [`LatencyBudget::slo`] that it gave; 0: none.
+    pub set_slo: AtomicU64,
 }
 
 /// The assumed speed of a device, until it is measured.
@@ -158,6 +166,31 @@ impl Orders {
         self.device_copy_mb_per_s
             .store(speed.device_copy_mb_per_s, Ordering::Relaxed);
         self.device_wait.store(speed.device_wait, Ordering::Relaxed);
+    }
+
+    /// Takes in values that `weft set` gave the job.
+    #[cfg(not(loom))]
+    pub fn set(&self, priority: Option<u8>, budget: LatencyBudget) {
+        if let Some(priority) = priority {
+            self.set_priority.store(u32::from(priority) + 1, Ordering::Relaxed);
+        }
+        if let Some(slowdown) = budget.slowdown {
+            self.set_slowdown.store(slowdown.saturating_add(1), Ordering::Relaxed);
+        }
+        if let Some(slo) = budget.slo {
+            self.set_slo.store(slo, Ordering::Relaxed);
+        }
+    }
+
+    /// Priority and budget that `weft set` gave the job so far.
+    #[cfg(not(loom))]
+    pub fn was_set(&self) -> (Option<u8>, LatencyBudget) {
+        let priority = self.set_priority.load(Ordering::Relaxed).checked_sub(1);
+        let budget = LatencyBudget {
+            slowdown: self.set_slowdown.load(Ordering::Relaxed).checked_sub(1),
+            slo: Some(self.set_slo.load(Ordering::Relaxed)).filter(|slo| *slo > 0),
+        };
+        (priority.and_then(|priority| u8::try_from(priority).ok()), budget)
     }
 }
 
