@@ -115,7 +115,7 @@ struct CountedLaunches {
     first: u64,
     /// Sum of the later launches' forecasts, ns.
     forecast: Ns,
-    /// Launches that were not counted.
+    /// Launches in no figure but `gpu`.
     new: u64,
     gpu: Ns,
 }
@@ -237,23 +237,23 @@ impl KernelTimeModel {
 
     /// Launches of this kernel to be counted, once a time of it is known. The first launches count
     /// with the mean of its times; later ones make up for a mean that was too high. A first time
-    /// counts only up to `bound`, ns.
+    /// counts only up to `bound`, ns, and only as GPU time.
     pub(super) fn new_launches(&mut self, kernel: u64, bound: Ns) -> Option<NewLaunches> {
-        if self.counted.get(&kernel)?.new == 0 {
-            return None;
-        }
-        let time = match self.charges.get(&kernel) {
-            Some(charge) if charge.times.seen() == 1 => charge.mean().min(bound),
-            Some(charge) if charge.times.seen() > 1 => charge.mean(),
+        self.counted.get(&kernel)?;
+        let charge = self.charges.get(&kernel).filter(|charge| charge.times.seen() > 0);
+        let is_first = charge.is_some_and(|charge| charge.times.seen() == 1);
+        let time = match charge {
+            Some(charge) if is_first => charge.mean().min(bound),
+            Some(charge) => charge.mean(),
             // Learnt from seen ends.
-            _ => self.forecast(kernel, &History::default().push(kernel))?.middle,
+            None => self.forecast(kernel, &History::default().push(kernel))?.middle,
         };
         let counted = self.counted.get_mut(&kernel)?;
-        let count = std::mem::take(&mut counted.new);
+        let count = if is_first { 0 } else { std::mem::take(&mut counted.new) };
         let all = time.saturating_mul(counted.first).saturating_add(counted.forecast);
         let gpu = all.saturating_sub(counted.gpu);
         counted.gpu = counted.gpu.saturating_add(gpu);
-        Some(NewLaunches { count, time, gpu })
+        (count > 0 || gpu > 0).then_some(NewLaunches { count, time, gpu })
     }
 
     /// High quantile of a kernel whose times are widely spread, ns, else 0.
@@ -521,12 +521,15 @@ mod tests {
         }
         assert_eq!(model.new_launches(5, UNKNOWN_NS), None);
         model.measured(5, 40 * US, 0, 40 * US, UNKNOWN_NS);
-        let wanted = NewLaunches {
-            count: 3,
+        let wanted = |count, gpu| NewLaunches {
+            count,
             time: 40 * US,
-            gpu: 120 * US,
+            gpu,
         };
-        assert_eq!(model.new_launches(5, UNKNOWN_NS), Some(wanted));
+        assert_eq!(model.new_launches(5, UNKNOWN_NS), Some(wanted(0, 120 * US)));
+        assert_eq!(model.new_launches(5, UNKNOWN_NS), None);
+        model.measured(5, 40 * US, 0, 40 * US, UNKNOWN_NS);
+        assert_eq!(model.new_launches(5, UNKNOWN_NS), Some(wanted(3, 0)));
         assert_eq!(model.new_launches(5, UNKNOWN_NS), None);
         assert_eq!(model.new_launches(6, UNKNOWN_NS), None);
     }
