@@ -694,7 +694,10 @@ def scraped(port, bound):
 @pytest.mark.finding("attack-A7")
 @pytest.mark.scene(make=Scene, broker=("--metrics", "127.0.0.1:0"))
 def test_no_connection_of_a_stranger_keeps_the_metrics_from_others(scene):
-    port = int(re.search(r"metrics at http://127\.0\.0\.1:(\d+)/", scene.broker.stderr()).group(1))
+    address = re.compile(r"metrics at http://127\.0\.0\.1:(\d+)/")
+    # Another thread writes the log.
+    scene.until("the broker names its address", lambda: address.search(scene.broker.stderr()))
+    port = int(address.search(scene.broker.stderr()).group(1))
 
     def is_open(one):
         one.setblocking(False)
