@@ -11,6 +11,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap_complete::{Shell, generate};
 
+use super::text;
+
 /// Sections at the end of the page `weft(1)` that are not part of the help.
 const SECTIONS: &str = "\
 .SH ENVIRONMENT
@@ -57,10 +59,9 @@ pub struct ManArgs {
 
 /// Prints the completions.
 pub fn completions(args: CompletionsArgs, mut command: clap::Command) -> Result<ExitCode> {
-    let mut text = Vec::new();
-    generate(args.shell, &mut command, "weft", &mut text);
-    // A closed pipe (`| head`) is not an error.
-    let _ = std::io::stdout().write_all(&text);
+    let mut page = Vec::new();
+    generate(args.shell, &mut command, "weft", &mut page);
+    text::put(&page);
     Ok(ExitCode::SUCCESS)
 }
 

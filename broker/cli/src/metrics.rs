@@ -2,11 +2,11 @@
 //! `weft metrics`: the broker's metrics, once.
 #![forbid(unsafe_code)]
 
-use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
+use super::text;
 use weft_api::admin::{self, Answer, Question};
 use weft_api::paths::Places;
 
@@ -22,9 +22,9 @@ pub struct MetricsArgs {
 /// Prints the metrics.
 pub fn main(args: MetricsArgs) -> Result<ExitCode> {
     let openmetrics = args.openmetrics;
-    let Answer::Metrics(text) = admin::ask(&Places::of_environment(), &Question::Metrics { openmetrics })? else {
+    let Answer::Metrics(page) = admin::ask(&Places::of_environment(), &Question::Metrics { openmetrics })? else {
         bail!("unexpected answer");
     };
-    std::io::stdout().write_all(text.as_bytes()).context("cannot print")?;
+    text::put(page.as_bytes());
     Ok(ExitCode::SUCCESS)
 }

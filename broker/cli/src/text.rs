@@ -34,8 +34,20 @@ pub fn show<T: Serialize>(answer: &T, json: bool, render: impl FnOnce(&T) -> Str
 
 /// Prints a page without control characters, because it may quote a file.
 pub fn print(page: &str) {
-    // A closed pipe (`| head`) is not an error.
-    let _ = writeln!(std::io::stdout(), "{}", clean::page(page.trim_end()));
+    put(format!("{}\n", clean::page(page.trim_end())).as_bytes());
+}
+
+/// Writes to stdout. Ends the process if that fails: no later output would be right either.
+pub fn put(bytes: &[u8]) {
+    let mut out = std::io::stdout();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        // A closed pipe (`| head`) is not an error.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("weft: cannot print: {error}");
+            std::process::exit(1);
+        }
+        _ => {}
+    }
 }
 
 /// Prints a line on stderr, as [`print`] does.

@@ -145,12 +145,13 @@ pub(super) fn timeline(run: &Run) -> String {
         }
         for (role, from, to, sum) in boxes {
             let (x, width) = (scale.at(from), scale.at(to) - scale.at(from));
-            let title = format!(
-                "{}: {role} for {}, about {} of GPU time",
-                job.name,
-                text::duration(sum.length_ns.max(0) as u64),
-                text::duration(sum.gpu_ns.max(0) as u64)
-            );
+            // The GPU time of a job without others is not measured.
+            let gpu = match sum.gpu_ns {
+                1.. => format!(", about {} of GPU time", text::duration(sum.gpu_ns as u64)),
+                _ => String::new(),
+            };
+            let length = text::duration(sum.length_ns.max(0) as u64);
+            let title = format!("{}: {role} for {length}{gpu}", job.name);
             picture.rect(role_class(role), (x, strip), (width.max(0.5), STRIP), &title);
         }
         if pieces.is_empty() {

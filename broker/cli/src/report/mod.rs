@@ -33,6 +33,7 @@ use weft_daemon::history;
 use self::gaps::BrokerTrace;
 use self::selection::{JobReport, Selection};
 use super::history::{SinceMoment, since};
+use super::text;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -129,8 +130,7 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
     if let Some(file) = output {
         let page = page::render(&report);
         if file == Path::new("-") {
-            // A closed pipe (`| head`) is not an error.
-            let _ = std::io::stdout().write_all(page.as_bytes());
+            text::put(page.as_bytes());
         } else {
             write(&file, |to| to.write_all(page.as_bytes()))?;
             written.push(file.display().to_string());
