@@ -300,6 +300,11 @@ for wrong, kind in (({{"prioriy": 1}}, TypeError), ({{"priority": 77}}, weft_gpu
         assert "\\n" not in str(why) and "prior" in str(why), why
     else:
         sys.exit(f"{{wrong}} was taken")
+seen = weft_gpu.status()
+assert seen["clients"] == [] and seen._repr_html_() == f"<pre>{{seen}}</pre>", seen
+assert "no job is attached" in str(seen) and not weft_gpu.active()
+served = "from plain import Gpu; import weft_gpu; Gpu().work(1); assert weft_gpu.active()"
+subprocess.run([sys.executable, "-c", served], env={{**os.environ, **more}}, check=True)
 job = [sys.executable, "-c", {PROGRAM!r}, str(weft_gpu.program())]
 print(subprocess.check_output(job, env={{**os.environ, **more}}, text=True))
 """

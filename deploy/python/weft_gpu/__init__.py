@@ -11,6 +11,8 @@ Importing the module changes nothing in this process. A running job cannot be pu
 
 import contextlib
 import ctypes
+import html
+import json
 import os
 import subprocess
 import sysconfig
@@ -18,7 +20,18 @@ from pathlib import Path
 
 from ._version import VERSION as __version__
 
-__all__ = ["WeftError", "__version__", "env", "lib_path", "program", "request", "step"]
+__all__ = [
+    "Status",
+    "WeftError",
+    "__version__",
+    "active",
+    "env",
+    "lib_path",
+    "program",
+    "request",
+    "status",
+    "step",
+]
 
 _FOLDER = Path(__file__).resolve().parent / "bin"
 
@@ -86,18 +99,54 @@ def env(**options):
             words.append(f"{option}={value}")
     # /usr/bin/env, since an interpreter may change the environment that it prints.
     words += ["--", "/usr/bin/env", "-0"]
-    try:
-        done = subprocess.run(words, capture_output=True, timeout=_BOUND_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise WeftError(f"weft run did not answer within {_BOUND_S} s") from None
-    if done.returncode:
-        said = os.fsdecode(done.stderr).strip().removeprefix("weft: ")
-        raise WeftError(said or f"weft run ended with {done.returncode}")
-    given = (pair.partition("=") for pair in os.fsdecode(done.stdout).split("\0") if pair)
+    given = (pair.partition("=") for pair in _output(words).split("\0") if pair)
     # `_` belongs to the shell: the program that it started last.
     return {
         name: value for name, _, value in given if name != "_" and os.environ.get(name) != value
     }
+
+
+def _output(words, **variables):
+    """stdout of a command of weft, as text."""
+    called = " ".join(["weft", *words[1:2]])
+    environment = {**os.environ, **variables}
+    try:
+        done = subprocess.run(
+            words, capture_output=True, env=environment, timeout=_BOUND_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise WeftError(f"{called} did not answer within {_BOUND_S} s") from None
+    if done.returncode:
+        line = os.fsdecode(done.stderr).strip().removeprefix("weft: ")
+        raise WeftError(line or f"{called} ended with {done.returncode}")
+    return os.fsdecode(done.stdout)
+
+
+class Status(dict):
+    """The keys of `weft status --json`. A notebook shows it as the page of `weft status`."""
+
+    def __init__(self, keys, page):
+        super().__init__(keys)
+        self._page = page
+
+    def __str__(self):
+        return self._page
+
+    def _repr_html_(self):
+        return f"<pre>{html.escape(self._page)}</pre>"
+
+
+def status():
+    """The broker's jobs. Raises WeftError with weft's line if no broker runs."""
+    words = [str(program()), "status"]
+    keys = json.loads(_output([*words, "--json"]))
+    return Status(keys, _output(words, COLUMNS="120"))
+
+
+def active():
+    """Whether a broker serves this process. It does from the process's first CUDA call on."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        return any("/memfd:weft-lane" in line for line in maps)
 
 
 class request(contextlib.ContextDecorator):  # noqa: N801 - used as a word: with weft_gpu.request()
