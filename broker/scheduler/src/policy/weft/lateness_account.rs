@@ -224,8 +224,8 @@ const FAR_RATIO: f64 = 10.0;
 const FIRST_HELD: u32 = 16;
 const LONGEST_HELD: u32 = 128;
 
-/// Time without a wait, ns, after which gaps are no longer withheld for breaches. A foreground job
-/// without requests has no stretch that could end it.
+/// Time without a wait, ns, after which gaps are no longer withheld for breaches or for a control.
+/// A foreground job without requests has no stretch that could end it.
 const HELD_NS: Ns = 1_000_000_000;
 
 /// Stretches that were later than the delay bound allows.
@@ -583,8 +583,9 @@ impl LatenessAccount {
     /// `switches`: the device must switch back after background work.
     pub(super) fn withholds(&self, promised: bool, switches: bool, now: Ns) -> bool {
         let in_debt = self.balances.is_some_and(|(all, _)| all.0 < 0.0);
-        let held = self.breaches.held > 0 && now < self.waited_at.saturating_add(HELD_NS);
-        (promised && in_debt) || (switches && self.spared) || held
+        let silent = now >= self.waited_at.saturating_add(HELD_NS);
+        let held = self.breaches.held > 0 || (switches && self.spared);
+        (promised && in_debt) || (held && !silent)
     }
 
     /// Time that the device needs for 1 ns of the predicted times of a job without a profile, ns. A
@@ -927,6 +928,8 @@ mod tests {
             stretches(&mut account, 1, US, false, 0);
             spared += u32::from(account.withholds(false, true, account.waited_at));
             assert!(!account.withholds(false, false, account.waited_at), "nothing to switch");
+            let silent = account.waited_at + HELD_NS;
+            assert!(!account.withholds(false, true, silent), "it has no requests");
         }
         assert_eq!(account.sums().waits, 0);
         assert!((FIRST_STRETCHES / SPARED_AT_FIRST - 1..=FIRST_STRETCHES / SPARED_AT_FIRST + 1).contains(&spared));
