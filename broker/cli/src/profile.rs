@@ -179,7 +179,13 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
             return Ok(waiting::end_learnt(status, false));
         }
     };
-    let mut learnt = summary(profile_path::short(&called), &sampled, &file);
+    // A path stays one, so that the advice works.
+    let shown = if name.contains('/') {
+        &name
+    } else {
+        profile_path::short(&called)
+    };
+    let mut learnt = summary(shown, &sampled, &file);
     if let Some(out) = &args.out {
         match sampled.file.is_some() {
             true => {

@@ -37,16 +37,18 @@ pub fn print(page: &str) {
     put(format!("{}\n", clean::page(page.trim_end())).as_bytes());
 }
 
-/// Writes to stdout. Ends the process if that fails: no later output would be right either.
-pub fn put(bytes: &[u8]) {
+/// Writes to stdout. Ends the process if that fails: no later output would be right either. Returns
+/// whether the pipe is open.
+pub fn put(bytes: &[u8]) -> bool {
     let mut out = std::io::stdout();
     match out.write_all(bytes).and_then(|()| out.flush()) {
+        Ok(()) => true,
         // A closed pipe (`| head`) is not an error.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => false,
+        Err(error) => {
             eprintln!("weft: cannot print: {error}");
             std::process::exit(1);
         }
-        _ => {}
     }
 }
 

@@ -5,7 +5,7 @@
 //! `watcher` asks the broker.
 #![forbid(unsafe_code)]
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,6 @@ pub fn main(args: TopArgs) -> Result<ExitCode> {
     let begin = Instant::now();
     let mut board = Board::new(args.interval);
     board.update(*first, 0.0);
-    let mut out = std::io::stdout();
     let mut pages = 0;
     while count.is_none_or(|count| pages < count) {
         std::thread::sleep(interval);
@@ -89,7 +88,7 @@ pub fn main(args: TopArgs) -> Result<ExitCode> {
                 }
             }
         };
-        if writeln!(out, "{page}").and_then(|()| out.flush()).is_err() {
+        if !text::put(format!("{page}\n").as_bytes()) {
             break;
         }
         pages += 1;
