@@ -12,7 +12,7 @@ pub(super) struct RunningMean {
 }
 
 impl RunningMean {
-    /// `gain`: least weight of a new value.
+    /// Takes in a value. `gain`: its least weight.
     pub(super) fn learn(&mut self, value: f64, gain: f64) {
         self.seen = self.seen.saturating_add(1);
         let gain = gain.max(1.0 / f64::from(self.seen));
@@ -32,6 +32,7 @@ pub(super) struct RobustMean {
 }
 
 impl RobustMean {
+    /// Takes in a value. [`LEAST_GAIN`] is its least weight.
     pub(super) fn learn(&mut self, value: f64) {
         self.seen = self.seen.saturating_add(1);
         if self.seen == 1 {
