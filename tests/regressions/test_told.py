@@ -7,7 +7,7 @@ import shutil
 import pytest
 from fixtures.scene import missing
 from harness import jobs
-from harness.bench import told
+from harness.bench import beside, told
 
 # Seconds of the service without other jobs, and of all together.
 ALONE_S, TOGETHER_S = 1.5, 2.5
@@ -48,3 +48,45 @@ def test_what_weft_tells_is_what_the_device_did(kind, profiles, folder, record_p
             break
     assert not off, "\n".join([*map(str, off), str(lost)])
     record_property("told", f"{len(figures)} figures; {lost}")
+
+
+# Kernels by width, ns, and groups of short background jobs: the step of each, the steps between two
+# waits, and the waits until it ends.
+SHORT_WIDTHS = {64: 40_000, 96: 400_000, 128: 6_000_000, 160: 1_500_000}
+SHORT = {
+    "one launch": [("128", 1, 1)],
+    "15 launches": [("64 64 96", 5, 1)],
+    "two jobs, one with long kernels": [("64 64 96", 20, 20), ("128", 2, 5)],
+    "three jobs": [("64 64 96", 20, 20), ("160", 5, 10), ("96", 10, 20)],
+}
+DELAY_BOUND_NS = 500_000
+# Some tens of launches are timed. On a busy host a few of them are a little too short.
+SHORT_PART = 0.2
+
+
+@pytest.mark.parametrize("group", SHORT)
+def test_the_figures_of_short_jobs_without_a_profile(group, profiles, folder):
+    shutil.copytree(profiles, folder / "profiles")
+    names = [f"train{at}" for at in range(len(SHORT[group]))]
+    with beside.Play(folder / "play", SHORT_WIDTHS, profiles=folder / "profiles") as play:
+        play.start("service", beside.command("run", "serve.py"))
+        for name, (step, every, waits) in zip(names, SHORT[group], strict=True):
+            given = {"STEP": step, "EVERY": str(every), "TURNS": str(waits)}
+            play.begin(name, beside.command("run", "train.py"), **given)
+        for name in names:
+            play.finish(name)
+        play.end("service")
+        pids = {name: play.jobs[name].pid for name in names}
+        outcomes = play.outcomes(pids.values())
+        log = play.log()
+    for name, pid in pids.items():
+        outcome, real = outcomes[pid], log.busy(pid)
+        within = max(SHORT_PART * real, *told.own_error(told.flat(outcome)))
+        assert abs(outcome["gpu_ns"] - real) <= within, (name, real, outcome)
+        if outcome["gpu_least_ns"] == 0:
+            # On a busy host the device may have timed no launch of so short a job.
+            continue
+        # All kernels of a job are long, or none is.
+        is_long = real / len(log.kernels[pid]) > DELAY_BOUND_NS
+        warned = any(warning["kind"] == "long_kernels" for warning in outcome["warnings"])
+        assert warned == is_long, (name, outcome)

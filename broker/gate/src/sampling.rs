@@ -115,9 +115,25 @@ impl UsualLaunch {
     /// Learns a launch's time. Returns whether its thread kept its core. `least`: shortest time
     /// that is unusual, ns.
     pub fn kept_core(&mut self, taken: Ns, least: Ns) -> bool {
+        taken <= self.learn(taken, least)
+    }
+
+    /// Learns a launch's time. Returns whether it is at most twice the usual one. `first`: the most
+    /// that the first time counts, ns.
+    pub fn is_usual(&mut self, taken: Ns, first: Ns) -> bool {
+        if self.0 == 0 {
+            self.0 = taken.min(first);
+        }
+        let usual = self.0;
+        self.learn(taken, first);
+        taken <= usual.saturating_mul(2)
+    }
+
+    /// Returns the longest time that is not unusual, ns.
+    fn learn(&mut self, taken: Ns, least: Ns) -> Ns {
         let longest = self.0.saturating_mul(UNUSUAL_FACTOR).max(least);
         self.0 = (self.0 * (AVERAGED_COUNT - 1) + taken.min(longest)) / AVERAGED_COUNT;
-        taken <= longest
+        longest
     }
 }
 
@@ -231,6 +247,21 @@ mod tests {
         let dropped = (0..100).filter(|_| !usual.kept_core(80_000, AT_ONCE_NS)).count();
         assert!((1..=12).contains(&dropped), "{dropped} launches of 80 us were dropped");
         assert!(!usual.kept_core(400_000, AT_ONCE_NS));
+    }
+
+    #[test]
+    fn a_launch_of_more_than_twice_the_usual_time_is_unusual() {
+        let mut usual = UsualLaunch::default();
+        assert!(usual.is_usual(5_000, AT_ONCE_NS), "the first one");
+        assert!((0..50).all(|_| usual.is_usual(5_000, AT_ONCE_NS)));
+        assert!(!usual.is_usual(12_000, AT_ONCE_NS) && usual.is_usual(9_000, AT_ONCE_NS));
+        // A slow first launch is forgotten, and a host that became slow is learnt.
+        let mut usual = UsualLaunch::default();
+        assert!(!usual.is_usual(400_000, AT_ONCE_NS));
+        (0..50).for_each(|_| _ = usual.is_usual(5_000, AT_ONCE_NS));
+        assert!(!usual.is_usual(20_000, AT_ONCE_NS));
+        (0..50).for_each(|_| _ = usual.is_usual(20_000, AT_ONCE_NS));
+        assert!(usual.is_usual(20_000, AT_ONCE_NS));
     }
 
     #[test]

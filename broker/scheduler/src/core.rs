@@ -333,7 +333,10 @@ impl Core {
             known_launches: client.known_launches,
             unknown_launches: client.unknown_launches,
             foreground: foreground_tally(client, lateness),
-            background: self.policy.background_tally(slot).unwrap_or(client.background),
+            background: self
+                .policy
+                .background_tally(slot, self.now)
+                .unwrap_or(client.background),
             gaps: ForecastView::of_gaps(gaps),
             times: ForecastView::of_times(times),
         }

@@ -19,6 +19,8 @@ pub struct RoleTally {
     pub brief: u64,
     /// Part of `gpu` that is only a bound, ns: times from first launches to waits.
     pub at_most: Ns,
+    /// The most that the real GPU time exceeds `gpu`, ns: launches without a known time.
+    pub uncounted: Ns,
     /// Launches that are predicted to take longer than the delay bound.
     pub over_bound: u64,
     /// The longest prediction, ns.

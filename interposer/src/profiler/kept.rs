@@ -191,10 +191,10 @@ impl SamplerState {
     /// Reports a window's samples.
     pub(super) fn tell(&mut self, around: SamplerContext<'_>, window: &EventWindow) {
         let points: Vec<Point> = window.taken.iter().map(|taken| taken.point).collect();
-        for (sample, point) in window::samples(&points, self.tick.unwrap_or(0.0)).zip(&points) {
+        for sample in window::samples(&points, self.tick.unwrap_or(0.0)) {
             around
                 .link
-                .write(Kind::Sample, point.launched, sample.kernel, sample.time, sample.gap);
+                .write(Kind::Sample, sample.at, sample.kernel, sample.time, sample.gap);
             self.told += 1;
         }
         // The broker reads five times a second anyway; a ring costs the job a system call and, for

@@ -286,20 +286,27 @@ impl Sampler {
         let taken = returned.saturating_sub(half.entered);
         let serves = !around.link.sampling();
         let kept_core = match half.onto_idle && serves {
-            true => inside.usual_launch.kept_core(taken, AT_ONCE_NS),
+            true => inside.usual_launch.is_usual(taken, AT_ONCE_NS),
             false => taken <= INTERRUPTED_NS,
         };
         // If the device has passed the first event, it may have waited for the launch.
         let behind_work = || half.onto_idle || !serves || !ends || driver.query(half.start) == Reached::NotYet;
+        let mut unsure = if kept_core { 0 } else { taken };
         let counts = result == 0
-            && kept_core
             && around.captures.load(Ordering::Acquire) == 0
-            && driver.relaxed(|| behind_work() && (!ends || driver.record(half.end, half.stream)));
+            && driver.relaxed(|| {
+                if !behind_work() {
+                    unsure = taken;
+                }
+                !ends || driver.record(half.end, half.stream)
+            });
         let left = clock::now();
         let records = half.launched.saturating_sub(half.asked) + left.saturating_sub(returned);
         // On an idle device the time of the records is the kernel's, too.
-        let at_once = !(half.onto_idle && serves && ends) || inside.usual_records.kept_core(records, RECORDS_NS);
-        if !counts || !at_once {
+        if half.onto_idle && serves && ends && !inside.usual_records.kept_core(records, RECORDS_NS) {
+            unsure = unsure.saturating_add(records);
+        }
+        if !counts || (unsure > 0 && !ends) {
             inside
                 .spare
                 .extend([half.start, half.end].into_iter().filter(|event| *event != NONE));
@@ -320,6 +327,7 @@ impl Sampler {
                 returned,
                 left,
                 onto_idle: half.onto_idle,
+                unsure,
             },
         });
         if ends {
@@ -347,6 +355,23 @@ impl Sampler {
         let now = clock::now();
         if around.captures.load(Ordering::Acquire) == 0 && now.saturating_sub(inside.looked) > READ_INTERVAL_NS {
             self.read(inside, around, now);
+        }
+    }
+
+    /// Whether a window is open.
+    #[inline]
+    pub fn has_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Closes and reads a serving job's window after a synchronising call: no launch may follow.
+    #[cold]
+    pub fn ended(&self, around: SamplerContext<'_>) {
+        let Ok(mut inside) = self.inside.try_lock() else { return };
+        let inside = &mut *inside;
+        self.close(inside);
+        if around.captures.load(Ordering::Acquire) == 0 {
+            self.read(inside, around, clock::now());
         }
     }
 

@@ -31,6 +31,9 @@ pub struct Point {
     pub left: Ns,
     /// Whether its stream was idle. Checked only for a window's first launch.
     pub onto_idle: bool,
+    /// Part of the time from `start` to `end` in which the device may have waited for the host, ns.
+    /// It is more than the usual time of such a launch.
+    pub unsure: Ns,
 }
 
 impl Point {
@@ -46,6 +49,8 @@ impl Point {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     pub kernel: u64,
+    /// When its launch went to the driver, wall ns.
+    pub at: Ns,
     /// Kernel time, wall ns.
     pub time: Ns,
     /// Idle time after it, wall ns, or [`NO_GAP`].
@@ -53,6 +58,9 @@ pub struct Sample {
 }
 
 const SHORTEST_NS: f64 = 100.0;
+
+/// Inverse of the part of a time that may be unsure: GPU time is right within a tenth.
+const UNSURE_DIVISOR: f64 = 16.0;
 
 fn whole(ns: f64) -> Ns {
     // Saturates.
@@ -87,9 +95,12 @@ pub fn samples(points: &[Point], tick: f64) -> impl Iterator<Item = Sample> {
             return None;
         }
         let time = (point.end - begin - tick).max(SHORTEST_NS.min((point.end - point.start).max(1.0)));
+        if point.unsure as f64 * UNSURE_DIVISOR > time {
+            return None;
+        }
         let follower = points.get(at + 1).zip(real.get(at + 1));
         let gap = match follower {
-            Some((next, &(next_begin, ended))) if next.sequence == point.sequence + 1 => {
+            Some((next, &(next_begin, ended))) if next.sequence == point.sequence + 1 && next.unsure == 0 => {
                 let seen = next_begin - ended;
                 let ours = point.left.saturating_sub(point.returned) + next.launched.saturating_sub(next.entered);
                 let gap = (seen - tick).max(0.0);
@@ -99,6 +110,7 @@ pub fn samples(points: &[Point], tick: f64) -> impl Iterator<Item = Sample> {
         };
         Some(Sample {
             kernel: point.kernel,
+            at: point.launched,
             time: whole(time).max(1),
             gap,
         })
@@ -124,6 +136,7 @@ mod tests {
             returned: entered + 3000,
             left: entered + 4000,
             onto_idle: true,
+            unsure: 0,
         }
     }
 
@@ -158,6 +171,7 @@ mod tests {
             got[1],
             Sample {
                 kernel: 20,
+                at: 6_000,
                 time: 100_000,
                 gap: 0
             }
@@ -166,6 +180,7 @@ mod tests {
             got[2],
             Sample {
                 kernel: 30,
+                at: 11_000,
                 time: 20_000,
                 gap: NO_GAP
             }
@@ -175,10 +190,28 @@ mod tests {
             got[0],
             Sample {
                 kernel: 10,
+                at: 1_000,
                 time: 48_000,
                 gap: 0
             }
         );
+    }
+
+    #[test]
+    fn a_time_counts_if_the_host_can_have_added_little_of_it() {
+        // The launching thread had no core for 200 us.
+        let times = |ns: f64| {
+            let late = Point {
+                unsure: 200_000,
+                ..point(2, 5_000, 1_000.0, 1_000.0 + ns)
+            };
+            let points = [point(1, 0, 0.0, 900.0), late, point(3, 9_000, 1e9, f64::INFINITY)];
+            samples(&points, TICK_NS)
+                .map(|sample| (sample.kernel, sample.at, sample.gap))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(times(3_000_000.0), [(10, 1_000, NO_GAP)], "nor does the gap before it");
+        assert_eq!(times(4_000_000.0)[1].0, 20);
     }
 
     #[test]

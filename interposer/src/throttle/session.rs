@@ -546,6 +546,8 @@ impl Session {
         failpoint("sync");
         if self.link.sampling() {
             self.sampler.synced(self.completion.around(&self.link));
+        } else if self.sampler.has_open() {
+            self.sampler.ended(self.completion.around(&self.link));
         }
         if matches!(mode, Mode::Free | Mode::Alone) {
             return;

@@ -198,6 +198,7 @@ struct CoreFigures {
     background_gpu: Ns,
     brief: u64,
     at_most: Ns,
+    uncounted: f64,
     known: u64,
     unknown: u64,
     late: f64,
@@ -215,6 +216,7 @@ impl CoreFigures {
             background_gpu: view.background.gpu,
             brief: view.foreground.brief + view.background.brief,
             at_most: view.foreground.at_most,
+            uncounted: view.background.uncounted as f64,
             known: view.known_launches,
             unknown: view.unknown_launches,
             late: lateness.late,
@@ -232,11 +234,17 @@ impl CoreFigures {
             true => (self.late, self.judged),
             false => (self.late - before.late, self.judged - before.judged),
         };
+        // This one falls, too.
+        let uncounted = match self.background_gpu < before.background_gpu {
+            true => self.uncounted,
+            false => self.uncounted - before.uncounted,
+        };
         CoreFigures {
             foreground_gpu: since(self.foreground_gpu, before.foreground_gpu),
             background_gpu: since(self.background_gpu, before.background_gpu),
             brief: since(self.brief, before.brief),
             at_most: since(self.at_most, before.at_most),
+            uncounted,
             known: since(self.known, before.known),
             unknown: since(self.unknown, before.unknown),
             late,
@@ -252,6 +260,7 @@ impl CoreFigures {
         self.background_gpu += new.background_gpu;
         self.brief += new.brief;
         self.at_most += new.at_most;
+        self.uncounted += new.uncounted;
         self.known += new.known;
         self.unknown += new.unknown;
         self.late += new.late;
@@ -528,8 +537,10 @@ impl OutcomeBook {
         let uncertain = sums.sum.brief.saturating_mul(UNCERTAIN_NS);
         let least = shared.saturating_sub(sums.sum.at_most).saturating_sub(uncertain);
         let scaled = |of: Ns| {
-            let ratio = if shared > 0 { of as f64 / shared as f64 } else { 1.0 };
-            gpu_ns.map(|ns| (ns as f64 * ratio) as Ns)
+            gpu_ns.map(|ns| match shared {
+                0 => ns.saturating_add(of),
+                _ => (ns as f64 * (of as f64 / shared as f64)) as Ns,
+            })
         };
         let (foreground_s, background_s) = (seconds(sums.foreground), seconds(sums.background));
         let part = |late: f64, of: f64| if of > 0.0 { late / of } else { 0.0 };
@@ -540,7 +551,11 @@ impl OutcomeBook {
             background_s,
             gpu_ns,
             gpu_least_ns: scaled(least),
-            gpu_most_ns: scaled(shared.saturating_add(uncertain)),
+            gpu_most_ns: scaled(
+                shared
+                    .saturating_add(uncertain)
+                    .saturating_add(sums.sum.uncounted as Ns),
+            ),
             gpu_shared_ns: shared,
             launches,
             launches_known: (told > 0).then(|| sums.sum.known as f64 / told as f64),

@@ -205,7 +205,7 @@ pub(crate) trait Policy: Debug + Send {
     }
 
     /// Tally of a background job by learnt times, if the policy learns them.
-    fn background_tally(&self, _slot: ClientSlot) -> Option<RoleTally> {
+    fn background_tally(&self, _slot: ClientSlot, _now: Ns) -> Option<RoleTally> {
         None
     }
 

@@ -216,6 +216,21 @@ fn a_job_that_serves_is_sampled_now_and_then() {
 }
 
 #[test]
+fn the_only_launch_of_a_job_that_serves_is_a_sample_at_its_wait() {
+    let (session, mut broker, _time) = profiled();
+    broker.order(Mode::Background);
+    broker.grant(i64::MAX / 2);
+    broker.lane.orders.flags.store(flags::SAMPLE, Ordering::Release);
+    run(session, 7, 0xd500, 60_000_000);
+    fake::catch_up();
+    session.synced(Synced::Stream(0xd500));
+    let records = broker.records().into_iter();
+    let samples: Vec<_> = records.filter(|record| record.kind == Kind::Sample).collect();
+    assert_eq!(samples.len(), 1);
+    assert!(samples[0].a.abs_diff(60_000_000) < 6_000_000, "{samples:?}");
+}
+
+#[test]
 fn a_kernel_that_waited_without_a_charge_is_sampled_next() {
     const WAITS: u64 = 20;
     let (session, mut broker) = attached(Mode::Background);

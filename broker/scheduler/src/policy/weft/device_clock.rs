@@ -99,6 +99,11 @@ impl DeviceClock {
         }
     }
 
+    /// Predicted end of all background jobs' work.
+    pub(super) fn free_at(&self) -> Ns {
+        self.free_at
+    }
+
     pub(super) fn owner(&self) -> Option<ClientSlot> {
         self.last
     }
@@ -131,13 +136,13 @@ const STRETCHES: usize = 256;
 /// Least distance of two stretches, ns.
 const APART_NS: Ns = 20_000;
 
-/// Stretches of foreground work on the device, from the first launch to the end. With several
-/// foreground jobs they are a little too long.
+/// Stretches of a job's work on the device, from the first launch to the end, or those of all
+/// foreground jobs. With several foreground jobs they are a little too long.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ForegroundWork(VecDeque<(Ns, Ns)>);
+pub(super) struct WorkSpans(VecDeque<(Ns, Ns)>);
 
-impl ForegroundWork {
-    /// Takes in a foreground launch whose work ends at `end`.
+impl WorkSpans {
+    /// Takes in a launch whose work ends at `end`.
     pub(super) fn launched(&mut self, at: Ns, end: Ns) {
         match self.0.back_mut() {
             Some(last) if at <= last.1.saturating_add(APART_NS) => last.1 = last.1.max(end),
@@ -156,7 +161,7 @@ impl ForegroundWork {
         }
     }
 
-    /// Part of `time` from `at` on without foreground work, ns. Work that began at `at` ran for at
+    /// Part of `time` from `at` on without such work, ns. Other work that began at `at` ran for at
     /// least this long.
     pub(super) fn without(&self, at: Ns, time: Ns) -> Ns {
         let end = at.saturating_add(time);
@@ -168,7 +173,7 @@ impl ForegroundWork {
             if *first > begin {
                 return end.min(*first).saturating_sub(begin);
             }
-            // Foreground work was there first.
+            // Such work was there first.
             begin = *last;
         }
         end.saturating_sub(begin)
@@ -203,7 +208,7 @@ mod tests {
 
     #[test]
     fn when_foreground_jobs_worked_is_remembered_as_stretches() {
-        let mut worked = ForegroundWork::default();
+        let mut worked = WorkSpans::default();
         assert_eq!(worked.without(7, 900 * US), 900 * US);
         worked.launched(100 * US, 130 * US);
         worked.launched(120 * US, 150 * US);

@@ -45,7 +45,8 @@ const FIRST_LOOK_NS: Ns = 50_000;
 /// Limit of launches kept until the device's times arrive, some hundred launches later.
 const RECENT: usize = 1_024;
 
-/// A measured time is known if at most `1 / NEAR` of an unknown kernel's time is uncertain.
+/// A measured time is known if at most `1 / NEAR` of it, or of an unknown kernel's time, is
+/// uncertain.
 const NEAR: u64 = 8;
 
 /// Inverse tolerance of charges: a client receives a mean that differs by more than `1 / CLOSE`
@@ -74,19 +75,31 @@ struct AwaitedLaunch {
 #[derive(Debug, Clone, Copy, Default)]
 struct Charge {
     times: RobustMean,
-    /// Whether each of the times may contain a switch of the device.
+    /// Whether each of the times may contain a switch of the device, or another job's work.
     rough: bool,
+    /// The most that a launch takes if the times are rough, ns.
+    most: Ns,
     /// Time that the client charges, ns.
     told: Ns,
 }
 
 impl Charge {
-    /// Takes in a time. `rough`: it may contain a switch of the device. Returns whether the client
-    /// must charge another time.
-    fn learn(&mut self, time: Ns, rough: bool) -> bool {
-        if self.rough && !rough {
+    /// Whether to pass over a time that may contain something else than the kernel. The lowest such
+    /// times are nearest to its own.
+    fn passes_over(&self, time: Ns) -> bool {
+        self.is_clean() || (self.rough && time / 2 > self.mean())
+    }
+
+    /// Takes in a time, and the most that it may be, ns. `rough`: it may contain something else
+    /// than the kernel. Returns whether the client must charge another time.
+    fn learn(&mut self, time: Ns, most: Ns, rough: bool) -> bool {
+        if self.rough && (!rough || time < self.mean() / 2) {
             self.times = RobustMean::default();
         }
+        self.most = match self.times.seen() {
+            0 => most,
+            _ => self.most.min(most),
+        };
         self.rough = rough;
         self.times.learn(time as f64);
         let mean = self.mean();
@@ -102,7 +115,7 @@ impl Charge {
         (self.times.mean() as Ns).max(1)
     }
 
-    /// Whether one of the times is certain to contain no switch.
+    /// Whether one of the times is certain to contain nothing but the kernel.
     fn is_clean(&self) -> bool {
         self.times.seen() > 0 && !self.rough
     }
@@ -118,6 +131,8 @@ struct CountedLaunches {
     /// Launches in no figure but `gpu`.
     new: u64,
     gpu: Ns,
+    /// The most that their GPU time exceeds `gpu`, ns.
+    more: Ns,
 }
 
 /// Launches of one kernel to be counted now.
@@ -129,6 +144,9 @@ pub(super) struct NewLaunches {
     /// Their GPU time, ns, less what earlier launches were counted with in excess.
     pub gpu: Ns,
 }
+
+/// Parts of a measured time without foreground work, and without any other job's work, ns.
+type Parts = (Ns, Ns);
 
 /// Circumstances of a seen end.
 #[derive(Debug, Clone, Copy)]
@@ -172,8 +190,9 @@ pub(super) struct KernelTimeModel {
     charge_of_unknown: Ns,
     /// The highest of `charges` that the client received, ns.
     highest: Ns,
-    /// Launches of a job without a profile.
+    /// Launches of a job without a profile, and the sum of their `more`, ns.
     counted: HashMap<u64, CountedLaunches>,
+    more: Ns,
     /// Whether launches are timed, and the last launches.
     timed: bool,
     recent: VecDeque<AwaitedLaunch>,
@@ -236,24 +255,56 @@ impl KernelTimeModel {
     }
 
     /// Launches of this kernel to be counted, once a time of it is known. The first launches count
-    /// with the mean of its times; later ones make up for a mean that was too high. A first time
-    /// counts only up to `bound`, ns, and only as GPU time.
+    /// with the mean of its times; later ones make up for a mean that was too high. With a first
+    /// time only the timed launch counts in full, the others up to `bound`, ns, and only as GPU
+    /// time. If it may contain more than the kernel, the timed launch counts as the others.
     pub(super) fn new_launches(&mut self, kernel: u64, bound: Ns) -> Option<NewLaunches> {
-        self.counted.get(&kernel)?;
+        /// Launches after which ends give a time: the device cannot time this kernel.
+        const UNTIMED: u64 = 16;
+        let counted = self.counted.get(&kernel)?;
         let charge = self.charges.get(&kernel).filter(|charge| charge.times.seen() > 0);
         let is_first = charge.is_some_and(|charge| charge.times.seen() == 1);
+        let rough = charge.filter(|charge| charge.rough).map(|charge| charge.most);
         let time = match charge {
-            Some(charge) if is_first => charge.mean().min(bound),
             Some(charge) => charge.mean(),
-            // Learnt from seen ends.
+            None if counted.first < UNTIMED => return None,
             None => self.forecast(kernel, &History::default().push(kernel))?.middle,
         };
         let counted = self.counted.get_mut(&kernel)?;
-        let count = if is_first { 0 } else { std::mem::take(&mut counted.new) };
-        let all = time.saturating_mul(counted.first).saturating_add(counted.forecast);
-        let gpu = all.saturating_sub(counted.gpu);
+        // A time below the most that it may be is certain.
+        let is_certain = rough.is_none_or(|most| most > time);
+        let full = u64::from(is_certain).min(counted.first);
+        let all = match is_first {
+            true => (time * full).saturating_add(time.min(bound).saturating_mul(counted.first - full)),
+            false => time.saturating_mul(counted.first),
+        };
+        let count = match is_first {
+            true if counted.new < counted.first => 0,
+            true => full,
+            false => counted.new,
+        };
+        counted.new -= count;
+        let gpu = all.saturating_add(counted.forecast).saturating_sub(counted.gpu);
         counted.gpu = counted.gpu.saturating_add(gpu);
+        let most = rough.unwrap_or(time).saturating_mul(counted.first);
+        let most = most.saturating_add(counted.forecast).saturating_sub(counted.gpu);
+        let more = if is_first || rough.is_some() { most } else { 0 };
+        self.more = self.more.saturating_sub(counted.more).saturating_add(more);
+        counted.more = more;
         (count > 0 || gpu > 0).then_some(NewLaunches { count, time, gpu })
+    }
+
+    fn is_timed(&self, kernel: u64) -> bool {
+        self.charges.get(&kernel).is_some_and(|charge| charge.times.seen() > 0)
+    }
+
+    /// The most that the GPU time of all launches exceeds the counted time, ns: launches of kernels
+    /// without a time count with none.
+    pub(super) fn uncounted(&self, now: Ns) -> Ns {
+        let mut awaited = self.awaited.iter();
+        let waited = awaited.find(|launch| self.counted.contains_key(&launch.kernel) && !self.is_timed(launch.kernel));
+        let waited = waited.map_or(0, |launch| now.saturating_sub(launch.at.max(self.ended_at)));
+        self.more.saturating_add(waited)
     }
 
     /// High quantile of a kernel whose times are widely spread, ns, else 0.
@@ -334,7 +385,7 @@ impl KernelTimeModel {
     pub(super) fn ended(&mut self, settled: Ns, end: &SeenEnd) -> Option<u64> {
         let now = end.now;
         self.settled_of_first = self.settled_of_first.saturating_add(settled);
-        let mut ended = 0;
+        let (mut ended, mut untimed) = (0, None);
         let mut last = None;
         while let Some(first) = self.awaited.front().copied() {
             if self.settled_of_first < first.cost {
@@ -344,6 +395,9 @@ impl KernelTimeModel {
             self.awaited.pop_front();
             ended += 1;
             last = Some(first);
+            if !self.is_timed(first.kernel) {
+                untimed = Some(first.kernel);
+            }
         }
         if self.awaited.is_empty() {
             self.settled_of_first = 0;
@@ -353,6 +407,11 @@ impl KernelTimeModel {
             return None;
         }
         self.ended_at = now;
+        if let Some(counted) = untimed.and_then(|kernel| self.counted.get_mut(&kernel)) {
+            let most = now.saturating_sub(began);
+            counted.more = counted.more.saturating_add(most);
+            self.more = self.more.saturating_add(most);
+        }
         // Ends are seen a little late at best, so a profile is better.
         let launch = last.filter(|_| !self.profiled && self.measured == 0)?;
         let took = now.saturating_sub(began);
@@ -384,9 +443,8 @@ impl KernelTimeModel {
         std::mem::take(&mut self.timed)
     }
 
-    /// Takes in a measured time of a kernel launched at `at`. `alone`: the part without foreground
-    /// work, ns.
-    pub(super) fn measured(&mut self, kernel: u64, time: Ns, at: Ns, alone: Ns, unknown: Ns) {
+    /// Takes in a measured time of a kernel launched at `at`.
+    pub(super) fn measured(&mut self, kernel: u64, time: Ns, at: Ns, (alone, undisturbed): Parts, unknown: Ns) {
         // Only the last launches' contexts are known. Other times count only for the kernel.
         let is_it =
             |launch: &&AwaitedLaunch| launch.kernel == kernel && launch.at <= at && at - launch.at < TIMED_WITHIN_NS;
@@ -398,26 +456,21 @@ impl KernelTimeModel {
             at,
             switch: 0,
         });
-        let alone = alone.min(time);
+        let (alone, undisturbed) = (alone.min(time), undisturbed.min(time));
         // The first event may be reached before the switch: a kernel of 2 us then seems to take
         // 102. Such a time counts until there is one without a switch: none would be worse.
-        let doubt = launch.switch.max(time - alone);
-        let charge = self.charges.get(&kernel);
-        let is_rough = match charge {
-            Some(charge) if charge.is_clean() => doubt > time / NEAR,
-            Some(_) => doubt > time / 2,
-            None => false,
-        };
-        if self.profiled || (time - alone <= unknown / NEAR && !is_rough) {
-            self.charged(kernel, time, doubt > time / NEAR);
+        let is_rough = launch.switch.max(time - undisturbed) > time / NEAR;
+        let passed_over = is_rough && self.charges.get(&kernel).is_some_and(|it| it.passes_over(time));
+        if self.profiled || (time - alone <= unknown.max(time) / NEAR && !passed_over) {
+            self.charged(kernel, time, time, is_rough);
             self.times.learn(&launch.context, time);
         } else {
-            self.measured = self.measured.saturating_add(u32::from(is_rough));
-            self.bounded(&launch, alone.saturating_sub(launch.switch), time, unknown);
+            self.measured = self.measured.saturating_add(u32::from(passed_over));
+            self.bounded(&launch, undisturbed.saturating_sub(launch.switch), time, unknown);
         }
     }
 
-    fn charged(&mut self, kernel: u64, time: Ns, rough: bool) {
+    fn charged(&mut self, kernel: u64, time: Ns, most: Ns, rough: bool) {
         // A launch without a name gives no information about others without a name.
         if self.profiled || kernel == 0 || is_transfer(kernel) {
             return;
@@ -429,7 +482,7 @@ impl KernelTimeModel {
         }
         self.measured = self.measured.saturating_add(1);
         if self.charges.len() < CHARGES || self.charges.contains_key(&kernel) {
-            let news = self.charges.entry(kernel).or_default().learn(time, rough);
+            let news = self.charges.entry(kernel).or_default().learn(time, most, rough);
             if news {
                 self.highest = self.charges.values().map(|charge| charge.told).max().unwrap_or(0);
                 if !self.news.contains(&kernel) {
@@ -462,7 +515,7 @@ impl KernelTimeModel {
             self.times.at_least(&launch.context, least);
             self.times.at_most(&launch.context, most);
         } else if least > unknown {
-            self.charged(launch.kernel, least, false);
+            self.charged(launch.kernel, least, most, true);
             self.times.learn(&launch.context, least);
         }
     }
@@ -520,16 +573,16 @@ mod tests {
             model.launched(5, UNKNOWN_NS, 0, true);
         }
         assert_eq!(model.new_launches(5, UNKNOWN_NS), None);
-        model.measured(5, 40 * US, 0, 40 * US, UNKNOWN_NS);
+        model.measured(5, 40 * US, 0, (40 * US, 40 * US), UNKNOWN_NS);
         let wanted = |count, gpu| NewLaunches {
             count,
             time: 40 * US,
             gpu,
         };
-        assert_eq!(model.new_launches(5, UNKNOWN_NS), Some(wanted(0, 120 * US)));
+        assert_eq!(model.new_launches(5, UNKNOWN_NS), Some(wanted(1, 120 * US)));
         assert_eq!(model.new_launches(5, UNKNOWN_NS), None);
-        model.measured(5, 40 * US, 0, 40 * US, UNKNOWN_NS);
-        assert_eq!(model.new_launches(5, UNKNOWN_NS), Some(wanted(3, 0)));
+        model.measured(5, 40 * US, 0, (40 * US, 40 * US), UNKNOWN_NS);
+        assert_eq!(model.new_launches(5, UNKNOWN_NS), Some(wanted(2, 0)));
         assert_eq!(model.new_launches(5, UNKNOWN_NS), None);
         assert_eq!(model.new_launches(6, UNKNOWN_NS), None);
     }
@@ -540,7 +593,7 @@ mod tests {
         for (at_first, later) in [(3 * MS, REAL_NS), (REAL_NS, 3 * MS)] {
             let mut model = KernelTimeModel::default();
             model.begins_to_be_timed();
-            let (mut gpu, mut longest) = (0, 0);
+            let (mut gpu, mut over_bound) = (0, 0);
             for turn in 0..400 {
                 let time = model.of_next(5).map(|forecast| forecast.middle);
                 model.counts(5, time);
@@ -551,15 +604,66 @@ mod tests {
                         209 => later,
                         _ => REAL_NS,
                     };
-                    model.measured(5, time, turn * MS, time, UNKNOWN_NS);
+                    model.measured(5, time, turn * MS, (time, time), UNKNOWN_NS);
                 }
                 if let Some(new) = model.new_launches(5, UNKNOWN_NS) {
-                    (gpu, longest) = (gpu + new.gpu, longest.max(new.time));
+                    gpu += new.gpu;
+                    over_bound += if new.time > UNKNOWN_NS { new.count } else { 0 };
                 }
             }
             assert!(gpu.abs_diff(400 * REAL_NS) < 10 * REAL_NS, "{gpu}");
-            assert!(longest <= UNKNOWN_NS, "{longest}");
+            assert!(over_bound <= 1, "{over_bound}");
         }
+    }
+
+    #[test]
+    fn of_times_that_may_contain_other_jobs_work_the_lower_ones_count() {
+        const REAL_NS: Ns = 400 * US;
+        let mut model = KernelTimeModel::default();
+        model.begins_to_be_timed();
+        let mut gpu = 0;
+        for turn in 0..60 {
+            model.counts(5, model.of_next(5).map(|forecast| forecast.middle));
+            model.launched(5, UNKNOWN_NS, turn * 5 * MS, true);
+            // Another background job's kernels are in four of five times.
+            let time = if turn % 5 == 3 { REAL_NS + 20 * US } else { 3 * REAL_NS };
+            model.measured(5, time, turn * 5 * MS, (time, 20 * US), UNKNOWN_NS);
+            let new = model.new_launches(5, UNKNOWN_NS);
+            assert!(turn > 0 || new.is_some_and(|new| new.count == 0 && new.gpu == UNKNOWN_NS));
+            assert!(turn > 0 || model.uncounted(0) == time - UNKNOWN_NS);
+            gpu += new.map_or(0, |new| new.gpu);
+        }
+        let charge = news(&mut model).into_iter().find(|(kernel, _)| *kernel == 5);
+        assert_eq!(charge, Some((5, REAL_NS + 20 * US)));
+        assert!(gpu.abs_diff(60 * (REAL_NS + 20 * US)) < 2 * REAL_NS, "{gpu}");
+        // If the foreground job ran, too, only bounds of a long kernel are known.
+        model.counts(6, None);
+        model.measured(6, 9 * MS, 290 * MS, (2 * MS, 2 * MS), UNKNOWN_NS);
+        let new = model.new_launches(6, UNKNOWN_NS).expect("it is longer than the bound");
+        assert_eq!(
+            (new.count, new.time, new.gpu, model.uncounted(0)),
+            (1, 2 * MS, 2 * MS, 7 * MS)
+        );
+        // A time that contains no other work is the kernel's.
+        model.measured(5, REAL_NS, 300 * MS, (REAL_NS, REAL_NS), UNKNOWN_NS);
+        assert!(model.charges[&5].is_clean() && model.charges[&5].mean() == REAL_NS);
+    }
+
+    #[test]
+    fn the_gpu_time_of_launches_without_a_time_is_at_most_what_passed_until_their_ends() {
+        let mut model = KernelTimeModel::default();
+        model.begins_to_be_timed();
+        model.counts(5, None);
+        model.launched(5, UNKNOWN_NS, 0, true);
+        assert_eq!(model.uncounted(4 * MS), 4 * MS);
+        ended(&mut model, UNKNOWN_NS, 6 * MS, 0, None);
+        assert_eq!(
+            (model.new_launches(5, UNKNOWN_NS), model.uncounted(9 * MS)),
+            (None, 6 * MS)
+        );
+        model.measured(5, 5 * MS, 0, (5 * MS, 5 * MS), UNKNOWN_NS);
+        let new = model.new_launches(5, UNKNOWN_NS).expect("it has a time");
+        assert_eq!((new.count, new.gpu, model.uncounted(9 * MS)), (1, 5 * MS, 0));
     }
 
     #[test]
@@ -573,7 +677,7 @@ mod tests {
             assert!(!model.is_known());
             let (kernel, time) = if turn % 4 == 0 { (6, 400 * US) } else { (5, 40 * US) };
             model.launched(kernel, UNKNOWN_NS, now, true);
-            model.measured(kernel, time, now, time, UNKNOWN_NS);
+            model.measured(kernel, time, now, (time, time), UNKNOWN_NS);
             told.extend(news(&mut model));
             now += MS;
         }
@@ -585,9 +689,9 @@ mod tests {
             "another kernel may take what the longest takes"
         );
         // Small differences are not reported, and a kernel beyond the bound is charged in full.
-        model.measured(5, 42 * US, now, 42 * US, UNKNOWN_NS);
+        model.measured(5, 42 * US, now, (42 * US, 42 * US), UNKNOWN_NS);
         assert_eq!(news(&mut model), []);
-        model.measured(7, 4 * MS, now, 4 * MS, UNKNOWN_NS);
+        model.measured(7, 4 * MS, now, (4 * MS, 4 * MS), UNKNOWN_NS);
         assert_eq!(news(&mut model), [(7, 4 * MS), (0, UNKNOWN_NS)]);
         assert!(model.of_next(8).is_none(), "others tell nothing of it");
     }
@@ -603,7 +707,7 @@ mod tests {
             let switch = if turn % 2 == 0 { SWITCH_NS } else { 0 };
             model.follows_switch(switch);
             model.launched(5, UNKNOWN_NS, now, true);
-            model.measured(5, 2 * US + switch, now, 2 * US + switch, UNKNOWN_NS);
+            model.measured(5, 2 * US + switch, now, (2 * US + switch, 2 * US + switch), UNKNOWN_NS);
             let told = news(&mut model).into_iter().find(|(kernel, _)| *kernel == 5);
             charge = told.map_or(charge, |(_, ns)| ns);
         }
@@ -611,18 +715,18 @@ mod tests {
         // A kernel that is longer than the switch has no other times, if each gap has one.
         model.follows_switch(SWITCH_NS);
         model.launched(6, UNKNOWN_NS, 70 * MS, true);
-        model.measured(6, 500 * US, 70 * MS, 500 * US, UNKNOWN_NS);
+        model.measured(6, 500 * US, 70 * MS, (500 * US, 500 * US), UNKNOWN_NS);
         assert!(news(&mut model).contains(&(6, 500 * US)));
     }
 
     #[test]
     fn a_kernel_that_takes_longer_from_now_on_is_charged_so() {
         let mut model = KernelTimeModel::default();
-        (0..100).for_each(|_| model.measured(5, 40 * US, 0, 40 * US, UNKNOWN_NS));
+        (0..100).for_each(|_| model.measured(5, 40 * US, 0, (40 * US, 40 * US), UNKNOWN_NS));
         news(&mut model);
         let mut charge = 0;
         for _ in 0..300 {
-            model.measured(5, 80 * US, 0, 80 * US, UNKNOWN_NS);
+            model.measured(5, 80 * US, 0, (80 * US, 80 * US), UNKNOWN_NS);
             charge = news(&mut model)
                 .into_iter()
                 .find(|(kernel, _)| *kernel == 5)
@@ -641,7 +745,7 @@ mod tests {
             model.launched(5, charge, now, true);
             ended(&mut model, charge, now + charge + 10 * US, 0, Some(now));
             if turn >= 20 {
-                model.measured(5, 200 * US, now, 200 * US, UNKNOWN_NS);
+                model.measured(5, 200 * US, now, (200 * US, 200 * US), UNKNOWN_NS);
             }
             charge = news(&mut model)
                 .into_iter()
@@ -700,13 +804,17 @@ mod tests {
         let mut now = MS;
         for turn in 0..60 {
             model.launched(5, 20 * US, now, true);
-            model.measured(5, 100 * US, now, 100 * US, UNKNOWN_NS);
+            model.measured(5, 100 * US, now, (100 * US, 100 * US), UNKNOWN_NS);
             model.launched(5, 20 * US, now + MS, true);
             model.measured(
                 5,
                 2 * MS,
                 now + MS,
-                if turn < 20 { 3 * US } else { 900 * US },
+                if turn < 20 {
+                    (3 * US, 3 * US)
+                } else {
+                    (900 * US, 900 * US)
+                },
                 UNKNOWN_NS,
             );
             if turn == 19 {

@@ -277,8 +277,12 @@ impl Policy for Weft {
         true
     }
 
-    fn background_tally(&self, slot: ClientSlot) -> Option<RoleTally> {
-        Some(self.models.job(slot)?.tally)
+    fn background_tally(&self, slot: ClientSlot, now: Ns) -> Option<RoleTally> {
+        let job = self.models.job(slot)?;
+        Some(RoleTally {
+            uncounted: job.times.uncounted(now),
+            ..job.tally
+        })
     }
 
     fn quality(&self, slot: ClientSlot) -> [(Quality, usize); 2] {

@@ -7,7 +7,7 @@ use weft_protocol::{
 };
 
 use super::{
-    device_clock::{DeviceClock, ForegroundWork},
+    device_clock::{DeviceClock, WorkSpans},
     gap_model::GapModel,
     kernel_time_model::{KernelTimeModel, SeenEnd},
     lateness_account::LatenessAccount,
@@ -28,6 +28,8 @@ pub(super) struct JobModels {
     pub times: KernelTimeModel,
     /// Launches of a background job, by these times.
     pub tally: RoleTally,
+    /// Predicted spans of a background job's work on the device.
+    work: WorkSpans,
     /// Starvation deadline: its past gaps keep it from starving until then.
     pub starves_at: Ns,
 }
@@ -54,7 +56,7 @@ pub(super) struct Models {
     /// Models of each job, by slot.
     jobs: Vec<JobModels>,
     pub device: DeviceClock,
-    foreground_work: ForegroundWork,
+    foreground_work: WorkSpans,
     /// Predicted end of all foreground and background work, ns.
     pub all_until: Ns,
     /// Foreground work launched since the last background launch, ns.
@@ -218,6 +220,9 @@ impl Models {
                 self.all_until = self.all_until.max(at).saturating_add(time);
                 self.foreground_since = 0;
                 self.device.launched(slot, time, at, state.outstanding(), computes);
+                if computes {
+                    job.work.launched(at, self.device.free_at());
+                }
                 // Credit that launches do not end was given against starvation.
                 let forced = !client.bound;
                 for (slot, _) in state.foreground() {
@@ -250,8 +255,13 @@ impl Models {
             }
             Observed::Measured { slot, kernel, time, at } => {
                 let alone = self.foreground_work.without(at, time);
+                let others = self.jobs.iter().enumerate().filter(|(other, _)| *other != slot);
+                let undisturbed = others
+                    .map(|(_, other)| other.work.without(at, time))
+                    .fold(alone, Ns::min);
                 if let Some(job) = self.jobs.get_mut(slot) {
-                    job.times.measured(kernel, time, at, alone, state.config.delay_bound);
+                    let parts = (alone, undisturbed);
+                    job.times.measured(kernel, time, at, parts, state.config.delay_bound);
                     job.count_launches(kernel, state.config.delay_bound);
                 }
             }
