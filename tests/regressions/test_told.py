@@ -2,7 +2,9 @@
 """weft's figures of jobs are the real ones: in every view, by the device's log and the service's
 own clock."""
 
+import json
 import shutil
+import time
 
 import pytest
 from fixtures.scene import missing
@@ -90,3 +92,32 @@ def test_the_figures_of_short_jobs_without_a_profile(group, profiles, folder):
         is_long = real / len(log.kernels[pid]) > DELAY_BOUND_NS
         warned = any(warning["kind"] == "long_kernels" for warning in outcome["warnings"])
         assert warned == is_long, (name, outcome)
+
+
+# A training of an equal job delays each request by 2 to 3 ms, and 40 requests a second.
+EQUAL_S, MOST_LOST_NS = 2.0, 40e6
+
+
+def test_work_of_a_job_that_was_made_equal_is_not_lost_to_background_jobs(profiles, folder):
+    shutil.copytree(profiles, folder / "profiles")
+    with beside.Play(folder / "play", told.MIXED, profiles=folder / "profiles") as play:
+        service = play.start("service", beside.command("run", "serve.py"))
+        step, every = told.MIXED_STEP
+        given = {"STEP": step, "EVERY": str(every)}
+        training = play.start("training", beside.command("run", "train.py"), **given)
+
+        def figures():
+            time.sleep(EQUAL_S)
+            rows = json.loads(play.weft("status", "--json"))["clients"]
+            of = {row["pid"]: row["outcome"] for row in rows}
+            lost, cost = of[service.pid]["lost"], of[training.pid]["cost"]
+            return lost["ns"], cost["ns"]
+
+        lost, cost = figures()
+        play.weft("set", "--pid", training.pid, "--priority", "0")
+        equal_lost, equal_cost = figures()
+        assert abs((equal_lost - lost) - (equal_cost - cost)) < MOST_LOST_NS, (lost, equal_lost)
+        # Nor are the requests after it compared with those.
+        play.weft("set", "--pid", training.pid, "--priority", "5")
+        assert figures()[0] > equal_lost - MOST_LOST_NS
+        play.end("training", "service")

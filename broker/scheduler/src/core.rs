@@ -424,6 +424,7 @@ impl Core {
                 }
                 client.window = None;
             }
+            self.forget_unreported(slot);
             self.observe(&Observed::ModeChanged { slot });
             if old == Mode::Background || new == Mode::Background {
                 self.look_after_charges(slot, out);
@@ -552,7 +553,17 @@ impl Core {
             let ordered = client.revoking.take();
             client.emptied_at = ordered.filter(|_| !client.granted_since).map(|_| now);
         }
+        self.forget_unreported(slot);
         self.requeue(slot);
+    }
+
+    /// Forgets the outstanding work of a client that is no longer a background job: it does not
+    /// report the ends. As a foreground job it is taken to be busy for that time.
+    fn forget_unreported(&mut self, slot: ClientSlot) {
+        let reports = |client: &ClientState| client.mode == Mode::Background || client.revoking.is_some();
+        if self.state.get(slot).is_some_and(|client| !reports(client)) {
+            self.state.account(slot, |ledger| ledger.write_off());
+        }
     }
 
     /// Keeps a client out of the queue for a while if it waits, has credit and takes none of it, as
@@ -671,6 +682,7 @@ impl Core {
         if change.issued == 0 && change.settled == 0 {
             return false;
         }
+        self.forget_unreported(slot);
         let Some(client) = self.state.get_mut(slot) else {
             return false;
         };

@@ -273,6 +273,18 @@ impl Balance {
     }
 }
 
+/// Excess of stretches without background work.
+#[derive(Debug, Clone, Default)]
+struct Controls {
+    /// As a part of the replayed length.
+    by_class: [RobustMean; CLASSES],
+    of_all: RobustMean,
+    /// The excess of all, ns.
+    of_all_ns: RobustMean,
+    /// Excess of waits for a part of a stretch, ns.
+    in_part: RobustMean,
+}
+
 /// Lateness account of one foreground job.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LatenessAccount {
@@ -296,13 +308,10 @@ pub(super) struct LatenessAccount {
     control: bool,
     /// Whether the gap before the control is to be left empty too.
     spared: bool,
-    /// Excess without background work, as a part of the replayed length.
-    by_class: [RobustMean; CLASSES],
-    of_all: RobustMean,
-    /// The excess of all, ns.
-    of_all_ns: RobustMean,
-    /// Excess of waits for a part of a stretch, ns, without background work.
-    in_part: RobustMean,
+    /// Whether another foreground job had work within the stretch.
+    shared: bool,
+    /// Controls without and with work of other foreground jobs, which is no background work.
+    controls: [Controls; 2],
     /// Measured length of controls as a multiple of the predicted times of their kernels.
     pace: RobustMean,
     /// End of the part of the stretch in progress that was awaited so, and its length, ns.
@@ -324,7 +333,29 @@ impl LatenessAccount {
     pub(super) fn launched(&mut self, at: Ns, found: impl FnOnce() -> Ns) {
         if self.since.is_none() {
             (self.since, self.found, self.joined, self.part_end) = (Some(at), found(), false, at);
+            self.shared = false;
         }
+    }
+
+    /// Whether a stretch is in progress.
+    pub(super) fn is_in_stretch(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Takes in that another foreground job has work within the stretch.
+    pub(super) fn shares(&mut self) {
+        self.shared = true;
+    }
+
+    fn controls(&mut self) -> &mut Controls {
+        let [without, with] = &mut self.controls;
+        if self.shared { with } else { without }
+    }
+
+    /// Number of controls.
+    fn controls_seen(&self) -> u32 {
+        let [without, with] = &self.controls;
+        without.of_all.seen().max(with.of_all.seen())
     }
 
     /// Takes in that background work of `time` ns was launched. `forced`: by the minimum share.
@@ -356,7 +387,7 @@ impl LatenessAccount {
             true => times.beside.add(length as Ns),
             false => times.alone.add(length as Ns),
         }
-        if let Some(replay) = replay.filter(|replay| !company && replay.work > 0) {
+        if let Some(replay) = replay.filter(|replay| !company && !self.shared && replay.work > 0) {
             self.pace.learn(length / replay.work as f64);
         }
         if let Some(replay) = replay {
@@ -364,7 +395,7 @@ impl LatenessAccount {
             self.judge((at, part), &replay, slowdown, opened, bound);
         }
         self.open.before = opened;
-        let first = self.of_all.seen() < FIRST_CONTROLS && self.stretches < FIRST_STRETCHES;
+        let first = self.controls_seen() < FIRST_CONTROLS && self.stretches < FIRST_STRETCHES;
         self.control = first || is_control(self.stretches);
         self.spared = self.control && (!first || self.stretches.is_multiple_of(SPARED_AT_FIRST));
     }
@@ -378,14 +409,15 @@ impl LatenessAccount {
         }
         let excess = at.saturating_sub(since.max(end)) as f64;
         let company = self.has_company();
+        let usual = &mut self.controls().in_part;
         if !company {
-            self.in_part.learn(excess);
+            usual.learn(excess);
         }
-        if self.in_part.seen() < ENOUGH {
+        if usual.seen() < ENOUGH {
             return;
         }
         let late = match company {
-            true => (excess - self.in_part.mean()).max(0.0),
+            true => (excess - usual.mean()).max(0.0),
             false => 0.0,
         };
         let length = end.saturating_sub(self.part_end) as f64;
@@ -417,7 +449,7 @@ impl LatenessAccount {
         self.interrupted();
         // Controls show the excess of waits for a part. A job without any needs none.
         self.stretches = self.stretches.saturating_add(1);
-        let seen = self.in_part.seen();
+        let seen = self.controls.iter().map(|of| of.in_part.seen()).max().unwrap_or(0);
         let first = (1..FIRST_CONTROLS).contains(&seen) && self.stretches < FIRST_STRETCHES;
         self.control = seen > 0 && (first || is_control(self.stretches));
     }
@@ -447,20 +479,21 @@ impl LatenessAccount {
         let alone = length as f64;
         let excess = (at as f64 - replay.end as f64) / alone;
         let company = self.has_company();
+        let controls = self.controls();
         if !company && !replay.guessed {
-            self.by_class[class].learn(excess);
-            self.of_all.learn(excess);
-            self.of_all_ns.learn(excess * alone);
+            controls.by_class[class].learn(excess);
+            controls.of_all.learn(excess);
+            controls.of_all_ns.learn(excess * alone);
         }
-        let unknown = self.by_class[class].seen() < ENOUGH;
-        if self.of_all.seen() == 0 {
+        let unknown = controls.by_class[class].seen() < ENOUGH;
+        if controls.of_all.seen() == 0 {
             return;
         }
         // The excess of a stretch of 1 us may be 60 times its length, and is little for one of 100
         // ms.
         let known = match unknown {
-            true => (self.of_all.mean() * alone).min(self.of_all_ns.mean()),
-            false => self.by_class[class].mean() * alone,
+            true => (controls.of_all.mean() * alone).min(controls.of_all_ns.mean()),
+            false => controls.by_class[class].mean() * alone,
         };
         let own = (alone + known).max(1.0);
         let late = match company {
@@ -526,7 +559,7 @@ impl LatenessAccount {
         };
         // Nor before a control, which would find the work that this period leaves on the device.
         let before_control = is_control(self.stretches.saturating_add(1));
-        let known = self.of_all.seen() >= FIRST_CONTROLS && self.open.knows_closed();
+        let known = self.controls_seen() >= FIRST_CONTROLS && self.open.knows_closed();
         if self.control || before_control || !known {
             return;
         }
@@ -553,7 +586,7 @@ impl LatenessAccount {
     /// Time by which the stretch in progress may end late, ns. `slo`: the longest stretch, ns.
     pub(super) fn allows(&self, slowdown: f64, slo: Option<Ns>) -> Ns {
         match (self.since, self.balances) {
-            (Some(_), Some((all, _))) if self.of_all.seen() >= FIRST_CONTROLS && !self.open.wanted => {
+            (Some(_), Some((all, _))) if self.controls_seen() >= FIRST_CONTROLS && !self.open.wanted => {
                 let most = slowdown * self.length * MOST_AT_ONCE;
                 let spare = all.0 - self.full(slowdown) * KEPT_FOR_GAPS;
                 let late = (spare * SPENT_AT_ONCE).clamp(0.0, most) as Ns;
@@ -645,6 +678,23 @@ mod tests {
             };
             account.waited(begin + LENGTH_NS + OWN_NS + late, Some(replay), SLOWDOWN, &config());
         }
+    }
+
+    #[test]
+    fn the_work_of_an_equal_foreground_job_is_no_lateness_and_hides_none() {
+        let mut account = watched();
+        for turn in 0..40 {
+            account.launched(turn * 100 * MS, || 0);
+            account.shares();
+            stretches(&mut account, 1, 0, false, 3 * MS);
+        }
+        assert_eq!(account.sums().late, 0.0);
+        stretches(&mut account, 10, MS, false, MS);
+        assert!(
+            (account.sums().late - 10.0 * MS as f64).abs() < 1.0,
+            "{:?}",
+            account.sums()
+        );
     }
 
     fn watched() -> LatenessAccount {

@@ -96,6 +96,20 @@ impl Models {
         promised && known && state.config.switch_cost == 0
     }
 
+    /// Notes that this foreground job's stretch and those of others in progress overlap.
+    fn share_stretch(&mut self, state: &SchedulerState, slot: ClientSlot) {
+        let mut shared = false;
+        for (other, _) in state.foreground().filter(|(other, _)| *other != slot) {
+            if let Some(job) = self.jobs.get_mut(other).filter(|job| job.account.is_in_stretch()) {
+                job.account.shares();
+                shared = true;
+            }
+        }
+        if let Some(job) = self.jobs.get_mut(slot).filter(|_| shared) {
+            job.account.shares();
+        }
+    }
+
     pub(super) fn observe(&mut self, state: &SchedulerState, seen: &Observed<'_>) {
         match *seen {
             Observed::Attached { slot, profile } => {
@@ -152,6 +166,9 @@ impl Models {
                         };
                         job.stretch.launched(kernel, at, cost, pace);
                     }
+                }
+                if state.foreground_jobs.len() > 1 {
+                    self.share_stretch(state, slot);
                 }
                 self.all_until = self.all_until.max(at).saturating_add(cost);
                 self.foreground_since = self.foreground_since.saturating_add(cost);

@@ -103,6 +103,35 @@ fn a_kernel_has_to_fit_what_the_earlier_of_two_foreground_jobs_leaves() {
 }
 
 #[test]
+fn a_background_job_that_becomes_a_foreground_job_leaves_no_work_behind() {
+    let mut bench = Bench::new(profile(99, 300 * US));
+    bench.requests(20, 5 * MS);
+    bench.request();
+    assert!(is_grant(&bench.waits(300 * US)));
+    let (client, issued) = (TRAINING, 300 * US);
+    bench.tell(Event::Progress {
+        client,
+        issued,
+        settled: 0,
+    });
+    let outstanding = |bench: &Bench| {
+        let view = bench.core.snapshot().client(TRAINING).cloned();
+        view.expect("attached").outstanding
+    };
+    assert_eq!(outstanding(&bench), 300 * US);
+    let out = bench.tell(Event::Priority(TRAINING, 0));
+    assert!(out.contains(&Decision::Mode(TRAINING, Mode::Foreground)), "{out:?}");
+    assert_eq!(outstanding(&bench), 0, "a foreground job reports no ends");
+    // Its last launch as a background job is reported late.
+    bench.tell(Event::Progress {
+        client,
+        issued: issued + 40 * US,
+        settled: 0,
+    });
+    assert_eq!(outstanding(&bench), 0);
+}
+
+#[test]
 fn a_foreground_job_made_less_important_no_longer_decides() {
     let mut bench = Bench::both_pause();
     bench.now += 1_850 * US;
