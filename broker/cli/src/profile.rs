@@ -244,9 +244,10 @@ fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
         ),
         (clients, samples) => {
             eprintln!(
-                "weft: profile {name}: {} kernels, {samples} samples of {} launches in {}, {}",
-                sampled.kernels,
-                sampled.launches,
+                "weft: profile {name}: {}, {} of {} in {}, {}",
+                text::count(sampled.kernels, "kernel", "kernels"),
+                text::count(samples, "sample", "samples"),
+                text::count(sampled.launches, "launch", "launches"),
                 text::count(clients, "process", "processes"),
                 file.display()
             );

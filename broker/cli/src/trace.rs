@@ -181,11 +181,11 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
         eprintln!("weft: {others} of the job used the GPU too; the trace is of the process with the most work");
     }
     eprintln!(
-        "weft: trace {}: {} steps, {} operations, {} kernels, {}",
+        "weft: trace {}: {}, {}, {}, {}",
         trace.name,
-        trace.steps.len(),
-        trace.operations(),
-        trace.kernels.len(),
+        text::count(trace.steps.len() as u64, "step", "steps"),
+        text::count(trace.operations() as u64, "operation", "operations"),
+        text::count(trace.kernels.len() as u64, "kernel", "kernels"),
         file.display()
     );
     if wanted.name.is_some() {
