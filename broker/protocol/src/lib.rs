@@ -6,6 +6,7 @@
 //! * [`credit`]: changes of the lane's credit word.
 //! * [`page_ops`]: page operations on the client's memory.
 //! * [`admission_slot`]: whether the client may begin, and how much memory it may have.
+//! * [`eviction`]: orders to move the client's memory to the host and back.
 //! * [`epoch_page`]: launch epochs, in which a background job sees a foreground job's launches.
 //! * [`control`]: messages of the control plane.
 //! * [`transport`]: the client's half of the connection to a broker.
@@ -34,6 +35,7 @@ pub mod credit;
 #[cfg(not(loom))]
 pub mod device_share;
 pub mod epoch_page;
+pub mod eviction;
 #[cfg(not(loom))]
 pub mod fit;
 #[cfg(not(loom))]
@@ -57,7 +59,7 @@ use std::sync::atomic;
 
 /// Version of the protocol. A broker refuses other versions ([`control::Refusal::Version`]); the
 /// client then runs without weft.
-pub const VERSION: u32 = 19;
+pub const VERSION: u32 = 20;
 
 /// Priorities: 0 is the most important, 9 the least (FIKIT's ten queues).
 #[cfg(not(loom))]

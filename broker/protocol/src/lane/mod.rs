@@ -25,6 +25,7 @@ use super::Ns;
 pub use super::RECORDS;
 use super::admission_slot::{AdmissionSlot, Moves};
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use super::eviction::EvictionSlot;
 #[cfg(not(loom))]
 use super::latency_budget::LatencyBudget;
 use super::page_ops::PageOps;
@@ -307,6 +308,8 @@ pub struct Lane {
     pub admission_slot: AdmissionSlot,
     /// Client to broker: changes of its memory.
     pub moves: Moves,
+    /// Both ways: eviction of its memory.
+    pub eviction: EvictionSlot,
     /// Client to people: durations of its marked requests.
     #[cfg(not(loom))]
     pub requests: MarkedRequests,
@@ -325,6 +328,7 @@ impl Default for Lane {
             page_ops: PageOps::default(),
             admission_slot: AdmissionSlot::default(),
             moves: Moves::default(),
+            eviction: EvictionSlot::default(),
             #[cfg(not(loom))]
             requests: MarkedRequests::default(),
             ring: Ring::default(),

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Eviction: the order to move a client's memory to the host, and the client's answer.
+//!
+//! The broker writes the order. The client carries it out by itself, at any speed, and writes the
+//! rest. All zero: no order, and no memory that can be moved.
+#![forbid(unsafe_code)]
+
+use super::Ns;
+use super::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Place of a client's movable memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Residence {
+    /// The client has no movable memory.
+    Fixed = 0,
+    /// On the device.
+    Device = 1,
+    /// On its way to the host: calls wait.
+    Leaves = 2,
+    /// On the host: calls wait.
+    Evicted = 3,
+    /// On its way to the device: calls wait.
+    Returns = 4,
+}
+
+impl Residence {
+    /// Reads a word of shared memory; unknown words count as [`Residence::Fixed`].
+    pub fn from_word(word: u32) -> Residence {
+        match word {
+            1 => Residence::Device,
+            2 => Residence::Leaves,
+            3 => Residence::Evicted,
+            4 => Residence::Returns,
+            _ => Residence::Fixed,
+        }
+    }
+
+    /// Its name in `weft status`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Residence::Fixed => "fixed",
+            Residence::Device => "device",
+            Residence::Leaves => "leaving",
+            Residence::Evicted => "evicted",
+            Residence::Returns => "returning",
+        }
+    }
+}
+
+/// Why an order was not carried out, or not yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The job has no movable memory.
+    NothingMovable,
+    /// A stream is captured.
+    Capture,
+    /// Calls or device work did not end within this time, s.
+    Busy(u64),
+    /// The host has too little memory for these bytes.
+    Host(u64),
+    /// The job gave its memory to something that weft does not see.
+    Shared,
+    /// The driver refused with this error.
+    Driver(u64),
+    /// These bytes of device memory are not free.
+    Device(u64),
+    /// An internal error of weft.
+    Internal,
+}
+
+impl Obstacle {
+    /// Reads the words of shared memory. `None`: no obstacle, or an unknown one.
+    pub fn from_words(word: u32, detail: u64) -> Option<Obstacle> {
+        Some(match word {
+            1 => Obstacle::NothingMovable,
+            2 => Obstacle::Capture,
+            3 => Obstacle::Busy(detail),
+            4 => Obstacle::Host(detail),
+            5 => Obstacle::Shared,
+            6 => Obstacle::Driver(detail),
+            7 => Obstacle::Device(detail),
+            8 => Obstacle::Internal,
+            _ => return None,
+        })
+    }
+
+    fn words(self) -> (u32, u64) {
+        match self {
+            Obstacle::NothingMovable => (1, 0),
+            Obstacle::Capture => (2, 0),
+            Obstacle::Busy(seconds) => (3, seconds),
+            Obstacle::Host(bytes) => (4, bytes),
+            Obstacle::Shared => (5, 0),
+            Obstacle::Driver(error) => (6, error),
+            Obstacle::Device(bytes) => (7, bytes),
+            Obstacle::Internal => (8, 0),
+        }
+    }
+}
+
+/// The words of one client's eviction.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct EvictionSlot {
+    /// Broker: twice the number of the latest order, plus 1 for an eviction; 0: none. A shared
+    /// futex for the client's thread.
+    pub order: AtomicU32,
+    /// Client: the latest order that was carried out or refused.
+    pub answered: AtomicU32,
+    /// Client: a [`Residence`].
+    pub residence: AtomicU32,
+    /// Client: an [`Obstacle`]; its figure is in `detail`.
+    obstacle: AtomicU32,
+    detail: AtomicU64,
+    /// Client: bytes of its movable memory, wherever they are.
+    pub movable: AtomicU64,
+    /// Client: bytes on the host.
+    pub evicted: AtomicU64,
+    /// Client: when they left, ns of the machine's clock; 0: they did not.
+    pub since: AtomicU64,
+}
+
+/// Whether this order is to evict.
+pub fn evicts(order: u32) -> bool {
+    order & 1 == 1
+}
+
+impl EvictionSlot {
+    /// Gives a new order. Returns its word. The caller wakes the client.
+    pub fn give_order(&self, evict: bool) -> u32 {
+        let next = |order: u32| {
+            let number = (((order >> 1) + 1) & (u32::MAX >> 1)).max(1);
+            number << 1 | u32::from(evict)
+        };
+        let given = self
+            .order
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |order| Some(next(order)));
+        given.map_or_else(next, next)
+    }
+
+    /// Place of the memory.
+    pub fn residence(&self) -> Residence {
+        Residence::from_word(self.residence.load(Ordering::Acquire))
+    }
+
+    /// Why the latest order was not carried out, or not yet.
+    pub fn obstacle(&self) -> Option<Obstacle> {
+        let word = self.obstacle.load(Ordering::Acquire);
+        Obstacle::from_words(word, self.detail.load(Ordering::Relaxed))
+    }
+
+    /// Writes what is in the way; `None`: nothing.
+    pub fn set_obstacle(&self, obstacle: Option<Obstacle>) {
+        let (word, detail) = obstacle.map_or((0, 0), Obstacle::words);
+        self.detail.store(detail, Ordering::Relaxed);
+        self.obstacle.store(word, Ordering::Release);
+    }
+
+    /// Writes the place of the memory, the bytes on the host, and the time at which they left.
+    pub fn set_residence(&self, residence: Residence, evicted: u64, since: Ns) {
+        self.evicted.store(evicted, Ordering::Relaxed);
+        self.since.store(since, Ordering::Relaxed);
+        self.residence.store(residence as u32, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_order_is_a_new_word_and_none_is_zero() {
+        let slot = EvictionSlot::default();
+        let (evict, resume, again) = (slot.give_order(true), slot.give_order(false), slot.give_order(false));
+        assert!(evicts(evict) && !evicts(resume) && resume != again);
+        assert_eq!(slot.order.load(Ordering::Relaxed), again);
+        slot.order.store(u32::MAX, Ordering::Relaxed);
+        assert!(slot.give_order(false) > 1, "numbers begin anew, and 0 is no order");
+    }
+
+    #[test]
+    fn what_the_client_writes_is_read_back_and_nonsense_is_nothing() {
+        let slot = EvictionSlot::default();
+        assert_eq!((slot.residence(), slot.obstacle()), (Residence::Fixed, None));
+        for obstacle in [
+            Obstacle::NothingMovable,
+            Obstacle::Capture,
+            Obstacle::Busy(10),
+            Obstacle::Host(7),
+            Obstacle::Shared,
+            Obstacle::Driver(719),
+            Obstacle::Device(9),
+            Obstacle::Internal,
+        ] {
+            slot.set_obstacle(Some(obstacle));
+            assert_eq!(slot.obstacle(), Some(obstacle));
+        }
+        slot.obstacle.store(99, Ordering::Relaxed);
+        assert_eq!(slot.obstacle(), None);
+        for residence in [
+            Residence::Device,
+            Residence::Leaves,
+            Residence::Evicted,
+            Residence::Returns,
+        ] {
+            slot.set_residence(residence, 5, 6);
+            assert_eq!(slot.residence(), residence);
+            assert!(!residence.name().is_empty());
+        }
+        assert_eq!(Residence::from_word(77), Residence::Fixed);
+    }
+}
