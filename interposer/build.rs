@@ -128,7 +128,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     writeln!(out, "];")?;
 
-    // Three runs of stubs of exactly 16 bytes each: load the symbol's number, jump to the common
+    // Four runs of stubs of exactly 16 bytes each: load the symbol's number, jump to the common
     // code.
     for (name, target, what) in [
         (
@@ -145,6 +145,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "queue_stubs",
             "super::queue_gate",
             "Where a slot points whose symbol must not overtake launches in the queue.",
+        ),
+        (
+            "counted_stubs",
+            "super::counted_gate",
+            "Where a slot points whose calls are counted, in jobs with movable memory.",
         ),
     ] {
         writeln!(

@@ -23,6 +23,7 @@ use crate::client::{backing_mode, deferral};
 use crate::driver::abi::CuResult;
 use crate::driver::loader::{self, Driver};
 use crate::driver::symbols::{self, COUNT, ENTRIES, Exported, REAL, absent, look_up};
+use crate::movable::{self, gate};
 use crate::{deferred, hooks, internal_error, thread, throttle};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));
@@ -109,6 +110,14 @@ extern "C" fn bind(at: u32) -> *const () {
             },
         },
     };
+    let target = match hooks::off() {
+        false if gate::counts(entry) => {
+            gate::set_target(at, target);
+            stub(counted_stubs::run, at).into_inner().cast_const()
+        }
+        _ => target,
+    };
+    movable::bound(entry.base);
     slot.store(target.cast_mut(), Ordering::Release);
     BOUND.fetch_add(1, Ordering::Relaxed);
     target
@@ -247,6 +256,51 @@ unsafe extern "C" fn queue_gate() {
     )
 }
 
+/// Common code of counted symbols, in jobs with movable memory. It counts the thread in, calls the
+/// hook or the driver with the caller's arguments, and counts the thread out. A function has at
+/// most two floating-point arguments, and [`gate::STACK_WORDS`] words on the stack.
+#[unsafe(naked)]
+unsafe extern "C" fn counted_gate() {
+    std::arch::naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "sub rsp, 80",
+        "mov [rbp - 8], rdi",
+        "mov [rbp - 16], rsi",
+        "mov [rbp - 24], rdx",
+        "mov [rbp - 32], rcx",
+        "mov [rbp - 40], r8",
+        "mov [rbp - 48], r9",
+        "movsd [rbp - 56], xmm0",
+        "movsd [rbp - 64], xmm1",
+        "mov edi, r11d",
+        "call {enter}",
+        // The argument on the stack, last one first.
+        "push qword ptr [rbp + 56]",
+        "push qword ptr [rbp + 48]",
+        "push qword ptr [rbp + 40]",
+        "push qword ptr [rbp + 32]",
+        "push qword ptr [rbp + 24]",
+        "push qword ptr [rbp + 16]",
+        "mov rdi, [rbp - 8]",
+        "mov rsi, [rbp - 16]",
+        "mov rdx, [rbp - 24]",
+        "mov rcx, [rbp - 32]",
+        "mov r8, [rbp - 40]",
+        "mov r9, [rbp - 48]",
+        "movsd xmm0, [rbp - 56]",
+        "movsd xmm1, [rbp - 64]",
+        "call rax",
+        "mov [rbp - 8], rax",
+        "call {leave}",
+        "mov rax, [rbp - 8]",
+        "leave",
+        "ret",
+        enter = sym gate::enter,
+        leave = sym gate::leave,
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,6 +311,7 @@ mod tests {
             bind_stubs::run as *const u8,
             ordered_stubs::run as *const u8,
             queue_stubs::run as *const u8,
+            counted_stubs::run as *const u8,
         ] {
             for at in 0..COUNT {
                 let code = run.wrapping_add(16 * at);

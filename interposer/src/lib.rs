@@ -15,6 +15,7 @@
 //! | [`profiler`] | stage 1: kernel times and gaps |
 //! | [`deferred`] | launches that a background job defers at a closed gate |
 //! | [`paging`] | managed memory in place of device memory |
+//! | [`movable`] | device memory that moves to the host and back while the job waits |
 //! | [`trace`] | trace mode: records every call of marked steps |
 //! | [`lifecycle`] | cuInit, forks, the end, and the modules that handle them |
 //! | [`hooks`] | the calls that weft hooks |
@@ -58,6 +59,7 @@ mod kernels;
 pub mod lifecycle;
 mod lock;
 pub mod lookup;
+mod movable;
 mod paging;
 mod process;
 mod profiler;

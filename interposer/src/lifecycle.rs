@@ -19,7 +19,7 @@ use crate::driver::linker::elf;
 use crate::driver::stream::Stream;
 use crate::driver::symbols;
 use crate::internal_error::{failpoint, guarded};
-use crate::{deferred, paging, process, throttle, trace};
+use crate::{deferred, movable, paging, process, throttle, trace};
 
 /// 0 = not initialised, 1 = initialised.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
@@ -99,6 +99,7 @@ extern "C" fn at_quick_end() {
 /// Runs in a forked child, which has no session and may begin a new one.
 pub extern "C" fn in_child() {
     paging::forget();
+    movable::forget();
     deferred::forget();
     throttle::forget();
     BEGUN.store(0, Ordering::Release);

@@ -124,6 +124,8 @@ pub struct DeviceAdmission {
     /// End of the last failed wait, ns.
     in_vain: AtomicU64,
     advised: AtomicBool,
+    /// Whether its memory is on the host: its return does not wait inside a request.
+    away: AtomicBool,
     /// 0 for the first device, else the number of a further one.
     pub further: u32,
     memory: AtomicI64,
@@ -572,9 +574,10 @@ impl DeviceAdmission {
         if again && self.held() < self.held_then.load(Ordering::Relaxed) {
             self.helps_itself.store(true, Ordering::Relaxed);
         }
+        let away = self.away.load(Ordering::Relaxed);
         let first_of_two = self.helps_itself.load(Ordering::Relaxed) && !again;
         // A declared job has its declared need, and the free memory.
-        if self.is_declared(link) || link.settings.no_wait || first_of_two || just(&self.in_vain) {
+        if self.is_declared(link) || link.settings.no_wait || away || first_of_two || just(&self.in_vain) {
             return 0;
         }
         link.settings.wait.unwrap_or(DEFAULT_PATIENCE_NS)
@@ -713,6 +716,23 @@ impl DeviceAdmission {
         };
         let free = free.min(limit.saturating_sub(self.held()));
         Some((free.min(total), total))
+    }
+
+    /// Notes that `bytes`, which are no longer counted as held, are on the host. Returns the bytes
+    /// to claim before they return: all that a declared need promised, else these.
+    pub fn leaves_device(&self, link: &BrokerLink, bytes: u64) -> u64 {
+        self.away.store(true, Ordering::Relaxed);
+        let quota = link.lane.admission_slot.quota.load(Ordering::Acquire);
+        self.last_quota.store(self.held(), Ordering::Relaxed);
+        match self.is_declared(link) {
+            true => quota.saturating_sub(self.held()).max(bytes),
+            false => bytes,
+        }
+    }
+
+    /// Notes that all memory is on the device.
+    pub fn back_on_device(&self) {
+        self.away.store(false, Ordering::Relaxed);
     }
 
     /// Bytes reported to a new broker.

@@ -17,6 +17,8 @@ pub enum RequestedBacking {
     Managed,
     /// The broker decides: managed if the job would otherwise wait.
     Auto,
+    /// Device memory that can be moved to the host while the job waits.
+    Movable,
 }
 
 impl RequestedBacking {
@@ -25,8 +27,9 @@ impl RequestedBacking {
             None | Some("" | "device") => Ok(RequestedBacking::Device),
             Some("managed") => Ok(RequestedBacking::Managed),
             Some("auto") => Ok(RequestedBacking::Auto),
+            Some("movable") => Ok(RequestedBacking::Movable),
             Some(other) => Err(format!(
-                "{VARIABLE}={other} is not one of device, managed, auto; using device"
+                "{VARIABLE}={other} is not one of device, managed, auto, movable; using device"
             )),
         }
     }
@@ -37,6 +40,7 @@ const UNREAD: u8 = 0;
 const DEVICE: u8 = 1;
 const MANAGED: u8 = 2;
 const OPEN: u8 = 3;
+const MOVABLE: u8 = 4;
 
 static WHEN_DEVICE_MEMORY: OnceLock<fn()> = OnceLock::new();
 
@@ -60,6 +64,7 @@ fn read() -> u8 {
     let asked = match RequestedBacking::parse(value.as_deref()) {
         Ok(RequestedBacking::Managed) => MANAGED,
         Ok(RequestedBacking::Auto) => OPEN,
+        Ok(RequestedBacking::Movable) => MOVABLE,
         Ok(RequestedBacking::Device) | Err(_) => DEVICE,
     };
     match STATE.compare_exchange(UNREAD, asked, Ordering::AcqRel, Ordering::Acquire) {
@@ -71,6 +76,12 @@ fn read() -> u8 {
 #[inline]
 pub fn managed() -> bool {
     state() == MANAGED
+}
+
+/// Whether large allocations are movable.
+#[inline]
+pub fn movable() -> bool {
+    state() == MOVABLE
 }
 
 /// Whether the backing is undecided.
@@ -115,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variable_has_three_values() {
+    fn the_variable_has_four_values() {
         assert_eq!(RequestedBacking::parse(None), Ok(RequestedBacking::Device));
         assert_eq!(RequestedBacking::parse(Some("")), Ok(RequestedBacking::Device));
         assert_eq!(RequestedBacking::parse(Some("device")), Ok(RequestedBacking::Device));
@@ -124,6 +135,7 @@ mod tests {
             Ok(RequestedBacking::Managed)
         );
         assert_eq!(RequestedBacking::parse(Some("auto")), Ok(RequestedBacking::Auto));
+        assert_eq!(RequestedBacking::parse(Some("movable")), Ok(RequestedBacking::Movable));
         let said = RequestedBacking::parse(Some("12GiB")).unwrap_err();
         assert!(said.contains("WEFT_BACKING=12GiB"), "{said}");
     }

@@ -220,6 +220,25 @@ pub struct AllocationProperties {
     pub location_id: i32,
 }
 
+/// CUmemAllocationProp.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct PhysicalProperties {
+    pub head: AllocationProperties,
+    pub metadata: usize,
+    pub flags: [u8; 8],
+}
+
+/// CUmemAccessDesc.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct MemoryAccess {
+    pub location: Location,
+    pub flags: u32,
+}
+
 /// CUDA_MEM_ALLOC_NODE_PARAMS.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -311,6 +330,10 @@ mod tests {
         assert_eq!(
             offset_of!(AllocationProperties, location_kind),
             offset_of!(sys::CUmemAllocationProp, location)
+        );
+        assert_eq!(
+            [size_of::<PhysicalProperties>(), size_of::<MemoryAccess>()],
+            [size_of::<sys::CUmemAllocationProp>(), size_of::<sys::CUmemAccessDesc>()]
         );
     }
 

@@ -13,7 +13,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::driver::abi::{
     CuContext, CuDevice, CuDevicePtr, CuEvent, CuFunction, CuGraph, CuGraphNode, CuKernel, CuLibrary, CuModule,
-    CuResult, CuStream, KernelNode, LaunchConfig, Location,
+    CuResult, CuStream, KernelNode, LaunchConfig, Location, MemoryAccess, PhysicalProperties,
 };
 use crate::driver::symbols;
 
@@ -66,12 +66,25 @@ real! {
     fn cuCtxSetCurrent(context: CuContext);
     fn cuCtxPushCurrent_v2(context: CuContext);
     fn cuCtxPopCurrent_v2(context: *mut CuContext);
+    fn cuCtxSynchronize();
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     fn cuMemAllocManaged(address: *mut CuDevicePtr, bytes: usize, flags: u32);
     fn cuMemAllocPitch_v2(address: *mut CuDevicePtr, pitch: *mut usize, width: usize, height: usize, element: u32);
     /// Frees memory after waiting for its users.
     fn cuMemFree_v2(address: CuDevicePtr);
     fn cuMemGetAddressRange_v2(start: *mut CuDevicePtr, bytes: *mut usize, address: CuDevicePtr);
+    fn cuMemGetAllocationGranularity(bytes: *mut usize, properties: *const PhysicalProperties, option: u32);
+    fn cuMemAddressReserve(address: *mut CuDevicePtr, bytes: usize, align: usize, wanted: CuDevicePtr, flags: u64);
+    fn cuMemAddressFree(address: CuDevicePtr, bytes: usize);
+    fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const PhysicalProperties, flags: u64);
+    fn cuMemRelease(handle: u64);
+    fn cuMemMap(address: CuDevicePtr, bytes: usize, offset: usize, handle: u64, flags: u64);
+    fn cuMemUnmap(address: CuDevicePtr, bytes: usize);
+    fn cuMemSetAccess(address: CuDevicePtr, bytes: usize, access: *const MemoryAccess, count: usize);
+    fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: u32);
+    fn cuMemHostUnregister(address: *mut c_void);
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: CuDevicePtr, bytes: usize);
+    fn cuMemcpyHtoD_v2(to: CuDevicePtr, from: *const c_void, bytes: usize);
     fn cuMemAdvise(address: CuDevicePtr, bytes: usize, advice: u32, device: CuDevice);
     /// Moves managed memory, in stream order (CUDA 12.2).
     fn cuMemPrefetchAsync_v2(address: CuDevicePtr, bytes: usize, to: Location, flags: u32, stream: CuStream);

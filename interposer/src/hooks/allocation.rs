@@ -28,6 +28,7 @@ use crate::driver::symbols::StreamOp;
 use crate::driver::{calls, capture};
 use crate::internal_error::guarded;
 use crate::lock::lock;
+use crate::movable;
 use crate::paging::backing::{self, ManagedOutcome};
 use crate::paging::{self, capacity, pool as managed_pool};
 use crate::throttle::{self, DeviceNumber};
@@ -290,6 +291,45 @@ pub(super) unsafe fn allocate(
     })
 }
 
+/// Allocates movable memory, or plain memory if that is not possible.
+///
+/// # Safety
+/// `address` is the out-parameter of `real`, not null.
+unsafe fn allocate_movable(
+    at: DeviceNumber,
+    address: *mut CuDevicePtr,
+    bytes: u64,
+    real: impl Fn() -> CuResult,
+) -> CuResult {
+    let born = ENDS.load(Ordering::Acquire);
+    let take = || match guarded(|| movable::take(bytes, at)).flatten() {
+        Some(start) => {
+            // SAFETY: the caller's promise.
+            unsafe { address.write(start) };
+            CuResult::SUCCESS
+        }
+        None => real(),
+    };
+    within_quota(at, movable::blocks::room(bytes), take, |claimed| {
+        // SAFETY: written above, or by the driver.
+        let address = unsafe { address.read() };
+        let bytes = movable::blocks::of(address).map_or(bytes, |block| block.room);
+        let (kind, context) = (AllocationKind::Plain, current_context());
+        taken(
+            address,
+            Block {
+                bytes,
+                at,
+                kind,
+                context,
+                born,
+            },
+            claimed,
+        );
+        true
+    })
+}
+
 /// Allocates from a pool. Memory that the pool already keeps needs no permission.
 ///
 /// # Safety
@@ -488,8 +528,13 @@ hooks! {
         if let Some(result) = unsafe { managed(address, bytes as u64, || paging::take(bytes as u64)) } {
             return result;
         }
+        let (at, bytes) = (throttle::here(), bytes as u64);
+        if movable::wants(bytes) && !address.is_null() {
+            // SAFETY: the call's own out-parameter, not null.
+            return unsafe { allocate_movable(at, address, bytes, real) };
+        }
         // SAFETY: the call's own out-parameter.
-        unsafe { allocate(throttle::here(), AllocationKind::Plain, address, bytes as u64, real) }
+        unsafe { allocate(at, AllocationKind::Plain, address, bytes, real) }
     }
     fn cuMemAllocManaged(address: *mut CuDevicePtr, bytes: usize, flags: u32) |real| {
         let born = ENDS.load(Ordering::Acquire);
@@ -520,6 +565,20 @@ hooks! {
                 return result;
             }
         }
+        if sound && !address.is_null() && !capture::any()
+            && movable::wants((width as u64).saturating_mul(height as u64))
+            && let Some(row) = backing::pitch(width as u64, element)
+        {
+            let bytes = row.saturating_mul(height as u64);
+            // SAFETY: the call's own out-parameter, not null.
+            let result = unsafe { allocate_movable(throttle::here(), address, bytes, real) };
+            if result.ok() {
+                // The driver's own pitch, if the memory is plain.
+                // SAFETY: the call's own out-parameter, not null.
+                unsafe { pitch.write(row as usize) };
+            }
+            return result;
+        }
         // The driver rounds each row up to some hundred bytes.
         let least = (width as u64).saturating_mul(height as u64);
         let (at, born) = (throttle::here(), ENDS.load(Ordering::Acquire));
@@ -538,7 +597,7 @@ hooks! {
         if paging::managed() {
             return free(address, || backing::give_back(address, real));
         }
-        let result = free(address, real);
+        let result = free(address, || guarded(|| movable::blocks::give_back(address)).flatten().unwrap_or_else(real));
         // The memory may belong to a pool or a graph, and this free is a sync point.
         pools::synced();
         result

@@ -3,9 +3,9 @@
 
 use super::{
     allocation, arrays, capture, context, deferred_launch, func_attributes, graph, init, launch, managed_launch,
-    managed_memory, mem_info, module, pools, stream_priority, sync,
+    managed_memory, mem_info, module, movable, pools, stream_priority, sync,
 };
-use crate::client::deferral;
+use crate::client::{backing_mode, deferral};
 use crate::paging::may_be_managed;
 
 /// The hook for a symbol in all modes but trace mode.
@@ -33,6 +33,7 @@ pub(super) fn unrecorded(at: usize) -> Option<*const ()> {
     ];
     let own = may_be_managed().then(managed).flatten();
     let own = own.or_else(|| deferral::on().then(deferring).flatten());
+    let own = own.or_else(|| backing_mode::movable().then(|| movable::find(at)).flatten());
     let lowered = || stream_priority::wanted().then(|| stream_priority::find(at)).flatten();
     let own = own.or_else(lowered);
     own.or_else(|| modules.into_iter().find_map(|find| find(at)))

@@ -15,6 +15,7 @@ use crate::driver::stream::Stream;
 use crate::driver::{calls, symbols};
 use crate::internal_error::guarded;
 use crate::lifecycle;
+use crate::movable;
 use crate::paging;
 use crate::throttle::{self, DeviceNumber, DeviceRequest};
 
@@ -95,6 +96,7 @@ unsafe fn made(context: *const CuContext, device: CuDevice, real: impl Fn() -> C
         // SAFETY: the driver wrote the context.
         if let Some(context) = unsafe { written(context) } {
             probe(context, at);
+            guarded(|| movable::context_made(context));
         }
     }
     result
@@ -223,6 +225,7 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let ended = guarded(|| what.ended(context, result)).unwrap_or(result.ok());
     if ended {
         guarded(|| lifecycle::context_ended(context));
+        guarded(|| movable::context_ended(context));
         guarded(|| super::allocation::context_ended(context, ends));
         stream_priority::context_ended(context);
     }

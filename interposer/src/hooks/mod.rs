@@ -26,6 +26,7 @@ mod managed_launch;
 mod managed_memory;
 mod mem_info;
 pub mod module;
+mod movable;
 mod pools;
 pub mod proc_address;
 mod recorded;

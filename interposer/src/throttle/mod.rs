@@ -400,6 +400,19 @@ pub fn reserve_context(at: DeviceNumber) -> Grant {
     })
 }
 
+/// Notes that `bytes` moved to the host, which are no longer counted. Returns the bytes to claim
+/// before they return.
+pub fn leaves_device(at: DeviceNumber, bytes: u64) -> u64 {
+    devices::at(at).map_or(bytes, |session| session.admission.leaves_device(&session.link, bytes))
+}
+
+/// Notes that all memory is on the device again.
+pub fn back_on_device(at: DeviceNumber) {
+    if let Some(session) = devices::at(at) {
+        session.admission.back_on_device();
+    }
+}
+
 /// Probes free memory, if a probe is due. `ask` requests that device's free bytes from the driver.
 pub fn probe(at: DeviceNumber, ask: impl FnOnce() -> Option<u64>) {
     if let Some(session) = devices::at(at) {

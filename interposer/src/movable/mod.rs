@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Movable backing: device memory that weft can move to the host and back while the job waits
+//! (`weft pause --evict`).
+//!
+//! * It is for jobs that ask for it (`--backing movable`), in a process on one device. In other
+//!   jobs each function returns at once.
+//! * `cuMemAlloc` of 2 MiB and more takes reserved addresses with mapped physical memory
+//!   ([`blocks`]). All other memory is plain and stays on the device.
+//! * The job sees plain memory, except that the driver makes no IPC handle of it.
+//! * While memory is away, calls that use the device wait ([`gate`]). The rest of the program runs.
+//!
+//! | file | contains |
+//! | --- | --- |
+//! | `gate` | threads in calls, and where they wait |
+//! | `blocks` | movable memory, and its moves |
+//! | `host_copy` | the contents of a block on the host |
+//! | `mover` | the thread that moves memory |
+
+pub mod blocks;
+pub mod gate;
+mod host_copy;
+mod mover;
+
+use std::sync::Mutex;
+
+pub use self::mover::{forget, shared};
+use crate::client::{backing_mode, link};
+use crate::driver::abi::{CuContext, CuDevicePtr};
+use crate::lock::lock;
+use crate::throttle::DeviceNumber;
+
+/// Contexts that the job made: their work may use movable memory.
+static CONTEXTS: Mutex<Vec<CuContext>> = Mutex::new(Vec::new());
+
+/// Calls that hand memory out, or change it, in a way that a move would break.
+const HANDS_OUT: [&str; 6] = [
+    "cuMemGetHandleForAddressRange",
+    "cuMemRetainAllocationHandle",
+    "cuMulticastBindAddr",
+    "cuPointerSetAttribute",
+    "cuGreenCtxCreate",
+    "cuGraphicsMapResources",
+];
+
+/// Notes that the job has got a function.
+pub fn bound(base: &str) {
+    if HANDS_OUT.contains(&base) {
+        shared();
+    }
+}
+
+/// Whether an allocation of this size is to be movable.
+pub fn wants(bytes: u64) -> bool {
+    backing_mode::movable() && bytes >= blocks::LEAST_BYTES && link::only().is_some()
+}
+
+/// Takes movable memory. `None`: it has to be plain memory.
+pub fn take(bytes: u64, at: DeviceNumber) -> Option<CuDevicePtr> {
+    let taken = blocks::take(bytes, at)?;
+    if let Some(link) = link::only() {
+        mover::start(link);
+    }
+    Some(taken)
+}
+
+/// Notes a new context.
+pub fn context_made(context: CuContext) {
+    if backing_mode::movable() {
+        let mut contexts = lock(&CONTEXTS);
+        if !contexts.contains(&context) {
+            contexts.push(context);
+        }
+    }
+}
+
+/// Frees the memory of an ended context.
+pub fn context_ended(context: CuContext) {
+    if backing_mode::movable() {
+        lock(&CONTEXTS).retain(|other| *other != context);
+        blocks::context_ended(context);
+    }
+}
+
+/// All contexts whose work must end before memory leaves.
+fn contexts() -> Vec<CuContext> {
+    let mut contexts = blocks::contexts();
+    contexts.extend(lock(&CONTEXTS).iter());
+    contexts.sort_unstable();
+    contexts.dedup();
+    contexts
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The mover: a thread of weft in the job that moves the job's movable memory to the host and back,
+//! on the broker's order.
+//!
+//! * Started with the first movable memory; signals blocked, never joined.
+//! * Out: the gate closes, threads come out of their calls, the launch queue and the contexts
+//!   become empty, all blocks are copied, then all physical memory is given back.
+//! * In: the broker's book grants the bytes, all blocks get new memory at their addresses, their
+//!   contents come back, the gate opens.
+//! * A step out that fails or overruns leaves the job as it was. A step in that fails leaves the
+//!   memory on the host, and is repeated.
+//! * A job whose broker is gone comes back by itself as soon as the device has room.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
+use std::time::Duration;
+
+use rustix::thread::futex;
+use weft_protocol::Ns;
+use weft_protocol::eviction::{EvictionSlot, Obstacle, Residence, evicts};
+use weft_protocol::host;
+
+use super::{blocks, gate};
+use crate::client::clock;
+use crate::client::link::{self, BrokerLink};
+use crate::driver::abi::CuResult;
+use crate::driver::{calls, capture, symbols};
+use crate::{deferred, internal_error, thread, throttle};
+
+/// Longest time for which calls wait while the job becomes still, ns.
+const STILL_TIMEOUT_NS: Ns = 10_000_000_000;
+
+/// Interval of looks at the threads and the queue.
+const STEP: Duration = Duration::from_millis(1);
+
+/// Longest sleep, because a new broker may have come, or memory may be free.
+const NAP: Duration = Duration::from_millis(200);
+
+/// Absence of a broker after which an evicted job returns by itself, ns. Clients look for a new one
+/// once a second.
+const ORPHAN_NS: Ns = 5_000_000_000;
+
+/// The host must have this part of the bytes in addition: a tenth.
+const SPARE_PARTS: u64 = 10;
+
+/// CU_THREAD_STREAM_CAPTURE_MODE_RELAXED.
+const RELAXED: u32 = 2;
+
+const STACK: usize = 512 * 1024;
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the job handed out its memory in a way that a move would break.
+static SHARED: AtomicBool = AtomicBool::new(false);
+
+/// Marks the job's memory as handed out.
+pub fn shared() {
+    SHARED.store(true, Ordering::Release);
+}
+
+/// Starts the mover.
+pub fn start(link: &'static BrokerLink) {
+    if STARTED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    gate::when_late(late);
+    let builder = Builder::new().name("weft-mover".into()).stack_size(STACK);
+    let spawned = thread::spawn(builder, move || {
+        if internal_error::guarded(|| MemoryMover::new(link).run()).is_none() {
+            link.lane.eviction.set_obstacle(Some(Obstacle::Internal));
+            let (_, away) = blocks::totals();
+            if away == 0 {
+                gate::open();
+            }
+        }
+    });
+    if let Err(why) = spawned {
+        log::warn!("cannot start a thread that moves the job's memory, which stays on the device: {why}");
+    }
+}
+
+/// Forgets the mover in a forked child.
+pub fn forget() {
+    STARTED.store(false, Ordering::Release);
+    SHARED.store(false, Ordering::Release);
+    gate::forget();
+    blocks::forget();
+}
+
+/// Answers an order to evict after the gate opened at its deadline. The mover may still wait for
+/// the device.
+fn late() {
+    if let Some(link) = link::only() {
+        let slot = &link.lane.eviction;
+        slot.set_obstacle(Some(Obstacle::Busy(STILL_TIMEOUT_NS / 1_000_000_000)));
+        slot.set_residence(Residence::Device, 0, 0);
+        slot.answered
+            .store(slot.order.load(Ordering::Acquire), Ordering::Release);
+    }
+}
+
+/// The evicted memory.
+#[derive(Debug, Clone, Copy)]
+struct Away {
+    bytes: u64,
+    since: Ns,
+    /// Bytes to claim before the return: those, and the rest of a declared need.
+    claim: u64,
+    /// When the broker was first missed, ns; 0: it is there.
+    missed: Ns,
+}
+
+struct MemoryMover {
+    link: &'static BrokerLink,
+    attachment: u64,
+    /// The last order of this broker that was carried out or refused.
+    done: u32,
+    away: Option<Away>,
+}
+
+impl MemoryMover {
+    fn new(link: &'static BrokerLink) -> MemoryMover {
+        MemoryMover {
+            link,
+            attachment: link.attachment(),
+            done: 0,
+            away: None,
+        }
+    }
+
+    fn slot(&self) -> &'static EvictionSlot {
+        &self.link.lane.eviction
+    }
+
+    fn run(&mut self) {
+        let mut mode = RELAXED;
+        // SAFETY: the mode is an int that the call exchanges.
+        let _ = unsafe { calls::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        let passes = gate::pass();
+        loop {
+            let attachment = self.link.attachment();
+            if attachment != self.attachment {
+                (self.attachment, self.done) = (attachment, 0);
+            }
+            let slot = self.slot();
+            let order = slot.order.load(Ordering::Acquire);
+            self.publish();
+            let fresh = order != 0 && order != self.done;
+            let returns = self.is_orphan() || (fresh && !evicts(order));
+            match self.away {
+                None if fresh && evicts(order) => {
+                    let left = if passes { self.evict() } else { Err(Obstacle::Internal) };
+                    self.answer(order, left.err());
+                }
+                Some(_) if returns => match self.restore() {
+                    Ok(()) => self.answer(order, None),
+                    // Repeated after a nap.
+                    Err(why) => slot.set_obstacle(Some(why)),
+                },
+                // It is so already.
+                _ if fresh => self.answer(order, None),
+                _ => {}
+            }
+            let nap = clock::timespec(NAP.as_nanos() as Ns);
+            let _ = futex::wait(&slot.order, futex::Flags::empty(), order, Some(&nap));
+        }
+    }
+
+    fn answer(&mut self, order: u32, obstacle: Option<Obstacle>) {
+        self.done = order;
+        let slot = self.slot();
+        slot.set_obstacle(obstacle);
+        self.publish();
+        slot.answered.store(order, Ordering::Release);
+    }
+
+    /// Writes the state into the lane, which may be a new broker's.
+    fn publish(&self) {
+        let (bytes, _) = blocks::totals();
+        let slot = self.slot();
+        slot.movable.store(bytes, Ordering::Relaxed);
+        match self.away {
+            Some(away) => slot.set_residence(Residence::Evicted, away.bytes, away.since),
+            None if bytes > 0 => slot.set_residence(Residence::Device, 0, 0),
+            None => slot.set_residence(Residence::Fixed, 0, 0),
+        }
+    }
+
+    /// Whether the broker has been gone for [`ORPHAN_NS`]: no other one will order the return.
+    fn is_orphan(&mut self) -> bool {
+        let attached = self.link.is_attached();
+        let Some(away) = &mut self.away else { return false };
+        let now = clock::now();
+        away.missed = match (attached, away.missed) {
+            (true, _) => 0,
+            (false, 0) => now,
+            (false, since) => since,
+        };
+        away.missed != 0 && now.saturating_sub(away.missed) >= ORPHAN_NS
+    }
+
+    fn evict(&mut self) -> Result<(), Obstacle> {
+        let (bytes, _) = blocks::totals();
+        let at = blocks::place().ok_or(Obstacle::NothingMovable)?;
+        if SHARED.load(Ordering::Acquire) {
+            return Err(Obstacle::Shared);
+        }
+        if capture::any() {
+            return Err(Obstacle::Capture);
+        }
+        let needed = bytes.saturating_add(bytes / SPARE_PARTS);
+        if host::available() < needed {
+            return Err(Obstacle::Host(needed));
+        }
+        self.slot().set_residence(Residence::Leaves, 0, 0);
+        gate::close(clock::now() + STILL_TIMEOUT_NS);
+        let moved = self.become_still().and_then(|()| {
+            blocks::copy_out().map_err(refused)?;
+            // A change that the broker watches takes no longer than this call.
+            let change = throttle::changing(at);
+            let unmapped = blocks::unmap_all();
+            if let Ok(bytes) = unmapped {
+                throttle::memory_changed(at, -signed(bytes), 0);
+            }
+            drop(change);
+            unmapped.map_err(refused)
+        });
+        match moved {
+            Ok(bytes) => {
+                let claim = throttle::leaves_device(at, bytes);
+                let since = clock::now();
+                self.away = Some(Away {
+                    bytes,
+                    since,
+                    claim,
+                    missed: 0,
+                });
+                Ok(())
+            }
+            Err(why) => {
+                // Some blocks may be away, with their contents on the host.
+                while blocks::map_all().and_then(|()| blocks::copy_in()).is_err() {
+                    thread::rest(NAP);
+                }
+                gate::open();
+                Err(why)
+            }
+        }
+    }
+
+    /// Waits until no thread is in a call and no work is left, and keeps the gate closed.
+    fn become_still(&self) -> Result<(), Obstacle> {
+        let busy = || Obstacle::Busy(STILL_TIMEOUT_NS / 1_000_000_000);
+        // A call that gives something back empties the queue and leaves its errors to others.
+        let empty_queue = || internal_error::guarded(|| deferred::before(symbols::index::cuMemFree_v2));
+        while !gate::is_empty() {
+            if gate::is_late() {
+                return Err(busy());
+            }
+            if deferred::busy() {
+                empty_queue();
+            }
+            thread::rest(STEP);
+        }
+        empty_queue();
+        if capture::any() {
+            return Err(Obstacle::Capture);
+        }
+        for context in super::contexts() {
+            // SAFETY: no pointers.
+            let still = blocks::within(context, || match unsafe { calls::cuCtxSynchronize() } {
+                CuResult::SUCCESS => Ok(()),
+                error => Err(error),
+            });
+            still.map_err(refused)?;
+        }
+        if gate::hold() { Ok(()) } else { Err(busy()) }
+    }
+
+    fn restore(&mut self) -> Result<(), Obstacle> {
+        let (Some(away), Some(at)) = (self.away, blocks::place()) else {
+            return Err(Obstacle::Internal);
+        };
+        let no_room = Obstacle::Device(away.claim);
+        let mut grant = throttle::reserve(at, away.claim).ok_or(no_room)?;
+        match blocks::map_all() {
+            Ok(()) => {}
+            Err(CuResult::OUT_OF_MEMORY) => return Err(no_room),
+            Err(error) => return Err(refused(error)),
+        }
+        throttle::memory_changed(at, signed(away.bytes), grant.claimed());
+        grant.use_up();
+        drop(grant);
+        self.slot().set_residence(Residence::Returns, away.bytes, away.since);
+        if let Err(error) = blocks::copy_in() {
+            // The copies are still there.
+            let change = throttle::changing(at);
+            if let Ok(bytes) = blocks::unmap_all() {
+                throttle::memory_changed(at, -signed(bytes), 0);
+            }
+            drop(change);
+            return Err(refused(error));
+        }
+        self.away = None;
+        throttle::back_on_device(at);
+        gate::open();
+        Ok(())
+    }
+}
+
+fn refused(error: CuResult) -> Obstacle {
+    Obstacle::Driver(u64::from(error.0))
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
