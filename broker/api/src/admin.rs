@@ -46,6 +46,13 @@ pub enum Question {
         #[serde(default)]
         budget: LatencyBudget,
     },
+    /// Orders clients to move their movable memory.
+    Evict {
+        /// Their numbers.
+        clients: Vec<u64>,
+        /// To the host; otherwise back to the device.
+        evict: bool,
+    },
     /// Records that the asking process ends these clients.
     Cancelled {
         /// Their numbers.

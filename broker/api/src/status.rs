@@ -4,10 +4,14 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
 use super::outcome::{Outcome, Requests, Warning};
+use weft_protocol::Ns;
+use weft_protocol::amount::shown;
+use weft_protocol::eviction::{EvictionSlot, Obstacle, Residence};
 
 /// Version of the documented fields of the answer. Their meaning does not change within a version.
 pub const SCHEMA: u32 = 1;
@@ -228,6 +232,9 @@ pub struct ClientStatus {
     /// Whether the process is stopped (SIGSTOP, Ctrl-Z, a debugger).
     #[serde(default)]
     pub stopped: bool,
+    /// Its movable memory, if it has or had some, or was ordered to move it.
+    #[serde(default)]
+    pub eviction: Option<EvictionStatus>,
     /// Launches of handles without a known name.
     pub unnamed: u64,
     /// Launches into a capturing stream.
@@ -312,6 +319,73 @@ pub struct ClientStatus {
     /// Its outcome so far, or in all; `None`: not known.
     #[serde(default)]
     pub outcome: Option<Outcome>,
+}
+
+/// Movable memory of a client, and the latest order to move it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct EvictionStatus {
+    /// `device`, `leaving`, `evicted`, `returning`, or `fixed`: there is none.
+    pub state: String,
+    /// Movable memory, bytes, wherever it is.
+    pub movable: u64,
+    /// Bytes of it on the host; they are not part of [`ClientStatus::memory`].
+    pub bytes: u64,
+    /// Seconds since they left the device.
+    pub since_s: Option<f64>,
+    /// The latest order; 0: none.
+    pub order: u32,
+    /// The latest order that was carried out or refused.
+    pub answered: u32,
+    /// Why the latest order was not carried out, or not yet.
+    pub obstacle: Option<String>,
+}
+
+impl EvictionStatus {
+    /// Reads a client's words at time `now`, ns of the machine's clock.
+    pub fn of(slot: &EvictionSlot, now: Ns) -> Option<EvictionStatus> {
+        let (residence, since) = (slot.residence(), slot.since.load(Ordering::Relaxed));
+        let order = slot.order.load(Ordering::Acquire);
+        if residence == Residence::Fixed && order == 0 {
+            return None;
+        }
+        Some(EvictionStatus {
+            state: residence.name().to_string(),
+            movable: slot.movable.load(Ordering::Relaxed),
+            bytes: slot.evicted.load(Ordering::Relaxed),
+            since_s: (since > 0).then(|| now.saturating_sub(since) as f64 / 1e9),
+            order,
+            answered: slot.answered.load(Ordering::Acquire),
+            obstacle: slot.obstacle().map(obstacle_text),
+        })
+    }
+
+    /// Whether the memory is not on the device, or not all of it.
+    pub fn is_away(&self) -> bool {
+        matches!(self.state.as_str(), "leaving" | "evicted" | "returning")
+    }
+}
+
+/// Why a job without movable memory is not moved.
+pub const NOTHING_MOVABLE: &str =
+    "it has no movable memory: run it with --backing movable (allocations of 2 MiB and more)";
+
+/// Why an order was not carried out, in one line.
+fn obstacle_text(obstacle: Obstacle) -> String {
+    match obstacle {
+        Obstacle::NothingMovable => NOTHING_MOVABLE.to_string(),
+        Obstacle::Capture => "it captures a graph: try again".to_string(),
+        Obstacle::Busy(seconds) => {
+            format!("its calls and its work on the device did not end within {seconds} s: it runs on")
+        }
+        Obstacle::Host(bytes) => format!(
+            "{} of host memory are needed, and the machine or the job's control group has less",
+            shown(bytes)
+        ),
+        Obstacle::Shared => "it handed its memory to something that weft does not see".to_string(),
+        Obstacle::Driver(error) => format!("the driver refused (error {error})"),
+        Obstacle::Device(bytes) => format!("{} of device memory are not free", shown(bytes)),
+        Obstacle::Internal => "a part of weft failed in this job".to_string(),
+    }
 }
 
 impl ClientStatus {

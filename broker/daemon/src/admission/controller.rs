@@ -1077,6 +1077,7 @@ impl Controller {
         self.end_unreattached(left);
         self.observer.check_exited();
         self.check_suspended();
+        self.check_evicted();
         self.check_growth();
         self.check_usage(clock::now());
     }
@@ -1095,6 +1096,21 @@ impl Controller {
         }
         for job in found.resumed {
             self.decide(Event::Resumes(job));
+        }
+    }
+
+    /// Gives others the bytes of jobs whose memory is on the host. They claim them before they
+    /// return.
+    fn check_evicted(&mut self) {
+        let given: Vec<(Job, u64)> = self
+            .jobs
+            .iter()
+            .map(|(job, gang)| (job, gang.members.values().map(Member::take_of_evicted).sum()))
+            .filter(|(_, bytes)| *bytes > 0)
+            .collect();
+        for (job, bytes) in given {
+            self.log(job, format_args!("is on the host: {} are free", shown(bytes)));
+            self.decide(Event::Gives(job, bytes));
         }
     }
 

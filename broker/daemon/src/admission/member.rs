@@ -16,6 +16,7 @@ use crate::server::ToTheClient;
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::{AdmissionState, Moves, SlotBacking};
 use weft_protocol::control::ToClient;
+use weft_protocol::eviction::Residence;
 
 /// Time after which a change of a client's memory counts as stuck. Changes take microseconds, in a
 /// busy driver some milliseconds. If one takes longer, the client is stopped (Ctrl-Z, a debugger)
@@ -175,6 +176,18 @@ impl Member {
             return 0;
         }
         given
+    }
+
+    /// Takes all quota that it does not use, if its memory is on the host. Returns the bytes.
+    pub fn take_of_evicted(&self) -> u64 {
+        let slot = &self.entry.lane.eviction;
+        let away = slot.residence() == Residence::Evicted && slot.evicted.load(Ordering::Relaxed) > 0;
+        // The client may be claiming for its return.
+        let returns = slot.order.load(Ordering::Acquire) != slot.answered.load(Ordering::Acquire);
+        match away && !returns && self.quota() > 1 {
+            true => self.give_back(0, u64::MAX),
+            false => 0,
+        }
     }
 
     /// Shows the client that the answer to its request takes longer.

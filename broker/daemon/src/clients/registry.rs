@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use dashmap::DashMap;
 use weft_profiles::{Gpu, Profile};
 
+use crate::base::clock;
 use crate::base::job_end::JobEnd;
 use crate::base::process::{self, Process};
 use crate::server::{ToTheClient, UserPage};
@@ -21,7 +22,7 @@ use weft_api::job_name;
 use weft_api::outcome::Requests;
 use weft_api::plain_text::clean;
 use weft_api::profile_path;
-use weft_api::status::{ClientStatus, EndedStatus, Ending, Exit, ExitCounts};
+use weft_api::status::{ClientStatus, EndedStatus, Ending, EvictionStatus, Exit, ExitCounts};
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::ToClient;
 use weft_protocol::fit::{MIN_LAUNCHES, ProfileFit};
@@ -444,6 +445,7 @@ impl Entry {
             requests: Requests::of(&self.lane.requests),
             waiting: reports.waiting.load(Ordering::Relaxed) == 1,
             stopped: !self.unseen && process::is_stopped(self.pid),
+            eviction: EvictionStatus::of(&self.lane.eviction, clock::now()),
             unnamed: read(&counters.unnamed),
             captured: read(&counters.captured),
             troubles: read(&counters.troubles),

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::thread::futex;
+
 use super::reload::LiveOptions;
 use crate::clients::registry::{Entry, Registry, identity};
 use crate::history;
@@ -27,6 +29,7 @@ use weft_api::status::{self, BrokerStatus, ClientStatus, DeviceStatus, Status};
 use weft_api::users::name_of;
 use weft_protocol::VERSION;
 use weft_protocol::control::is_uuid;
+use weft_protocol::eviction::Residence;
 use weft_protocol::latency_budget::LatencyBudget;
 
 /// The sources of answers.
@@ -120,6 +123,7 @@ impl QueryHandler {
                 let who = |entry: &Entry| client == Some(entry.client) || pid == Some(entry.pid) || named(entry);
                 self.set(who, priority, budget, asker)
             }
+            Question::Evict { clients, evict } => self.evict(&clients, evict, asker),
             Question::Cancelled { clients } => {
                 let own = |entry: &Entry| self.sees_own_alone(asker).is_none_or(|uid| uid == entry.uid);
                 let named = clients.iter().filter_map(|client| self.registry.get(*client));
@@ -289,6 +293,27 @@ impl QueryHandler {
             Some(sampled) => Answer::Sampled(sampled),
             None => Answer::Sorry("the disk did not answer in time".to_string()),
         }
+    }
+
+    /// Orders clients to move their memory. Users of a shared broker order only their own.
+    fn evict(&self, clients: &[u64], evict: bool, asker: Asker) -> Answer {
+        let own = |entry: &Entry| self.sees_own_alone(asker).is_none_or(|uid| uid == entry.uid);
+        let found: Vec<_> = clients.iter().filter_map(|client| self.registry.get(*client)).collect();
+        if let Some(other) = found.iter().find(|entry| !own(entry)) {
+            return Answer::Sorry(format!(
+                "client {} belongs to user {}: only that user and the broker's owner may move it",
+                other.client,
+                name_of(other.uid)
+            ));
+        }
+        // A client without movable memory has no thread that would answer.
+        let moves = |entry: &&Arc<Entry>| entry.lane.eviction.residence() != Residence::Fixed;
+        for entry in found.iter().filter(moves) {
+            let slot = &entry.lane.eviction;
+            slot.give_order(evict);
+            let _ = futex::wake(&slot.order, futex::Flags::empty(), i32::MAX as u32);
+        }
+        Answer::Set(found.len())
     }
 
     fn set(&self, who: impl Fn(&Entry) -> bool, priority: Option<u8>, budget: LatencyBudget, asker: Asker) -> Answer {
