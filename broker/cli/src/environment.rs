@@ -79,6 +79,8 @@ pub enum BackingOption {
     /// Device memory if it fits next to that of other jobs, else managed memory instead of a wait:
     /// the broker decides when the job begins.
     Auto,
+    /// Device memory that `weft pause --evict` can move to the host while the job waits.
+    Movable,
 }
 
 /// Source of which memory a kernel touched.
@@ -219,6 +221,7 @@ fn variables(
             BackingOption::Device => "device",
             BackingOption::Managed => "managed",
             BackingOption::Auto => "auto",
+            BackingOption::Movable => "movable",
         };
         set.push(("WEFT_BACKING", value.into()));
     }

@@ -20,13 +20,17 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::outside::LibraryFiles;
 use super::status::ask;
-use super::{text, users};
+use super::{eviction, text, users};
 use weft_api::admin::{self, Question};
 use weft_api::paths::Places;
 use weft_api::status::{ClientStatus, Status};
+use weft_protocol::amount;
 
 /// Exit code of a wait that timed out, as in timeout(1).
-const TIMED_OUT: u8 = 124;
+pub const TIMED_OUT: u8 = 124;
+
+/// Longest wait for a move: a hundred gigabytes at a slow link's rate.
+const MOVE_TIMEOUT: &str = "60s";
 
 /// Interval at which the broker is asked about a job whose processes are not visible here.
 const ASKED_AGAIN: Duration = Duration::from_millis(500);
@@ -37,19 +41,30 @@ const BEGIN_SLACK_S: f64 = 0.2;
 /// Largest number of jobs listed in a message.
 const MOST_LISTED: usize = 8;
 
-/// Stop a job's processes until weft resume; the job keeps its memory, other jobs have the GPU
+/// Stop a job's processes until weft resume; other jobs have the GPU, and with --evict its memory
 #[derive(Debug, clap::Args)]
 #[command(after_help = JOBS)]
 pub struct PauseArgs {
+    /// Move the job's device memory to the host, instead of stopping its processes: they wait at
+    /// their next call that uses the device. For jobs with --backing movable
+    #[arg(long)]
+    pub evict: bool,
+    /// Longest wait for the move (60s, 500ms, 2m); exit code 124 after it
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = MOVE_TIMEOUT, requires = "evict")]
+    pub timeout: Duration,
     /// Jobs: names, client numbers or process ids (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
 }
 
-/// Continue a paused job
+/// Continue a paused job; an evicted one gets its memory back first
 #[derive(Debug, clap::Args)]
 #[command(after_help = JOBS)]
 pub struct ResumeArgs {
+    /// Longest wait until an evicted job has its memory back (60s, 500ms, 2m); exit code 124 after
+    /// it, and the job returns as soon as its memory is free
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = MOVE_TIMEOUT)]
+    pub timeout: Duration,
     /// Jobs: names, client numbers or process ids (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
@@ -83,9 +98,24 @@ const JOBS: &str = "\
 A number is a client number, as weft status shows it, or a process id. It selects all attached
 processes of that job (those that one weft run started). A name selects all jobs of that name.";
 
-/// Stops jobs.
+/// Stops jobs, or moves their memory to the host.
 pub fn pause(args: &PauseArgs) -> Result<ExitCode> {
-    signal(&args.jobs, &[Signal::STOP]).map(|(_, code)| code)
+    let places = Places::of_environment();
+    if args.evict {
+        return eviction::order(&places, &args.jobs, true, args.timeout);
+    }
+    let (processes, code) = signal(&args.jobs, &[Signal::STOP])?;
+    if let Ok(status) = ask(&places) {
+        let paused = |client: &&ClientStatus| processes.iter().any(|process| process.client == client.client);
+        for client in status.clients.iter().filter(paused).filter(|client| client.memory > 0) {
+            eprintln!(
+                "weft: client {} keeps {} of device memory (weft pause --evict moves that of a job with --backing movable)",
+                client.client,
+                amount::shown(client.memory)
+            );
+        }
+    }
+    Ok(code)
 }
 
 /// Continues jobs, also processes whose broker was killed while they were paused.
@@ -93,9 +123,14 @@ pub fn resume(args: &ResumeArgs) -> Result<ExitCode> {
     let attached = ask(&Places::of_environment()).map_or_else(|_| Vec::new(), |status| status.clients);
     let is_done = |word: &&String| select(word, &attached).is_err() && resume_unattached(word);
     let rest: Vec<String> = args.jobs.iter().filter(|word| !is_done(word)).cloned().collect();
-    match rest.is_empty() {
-        true => Ok(ExitCode::SUCCESS),
-        false => signal(&rest, &[Signal::CONT]).map(|(_, code)| code),
+    if rest.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    // A stopped process would not bring its memory back.
+    let (_, code) = signal(&rest, &[Signal::CONT])?;
+    match code == ExitCode::SUCCESS {
+        true => eviction::order(&Places::of_environment(), &rest, false, args.timeout),
+        false => Ok(code),
     }
 }
 
@@ -335,7 +370,7 @@ fn wait_for(processes: &[SignalledProcess], deadline: Option<Instant>) -> Vec<&S
 
 /// The clients of the job that a word names by name, client number or process id, with its whole
 /// gang. A name selects all jobs that have it.
-fn select<'a>(word: &str, clients: &'a [ClientStatus]) -> Result<Vec<&'a ClientStatus>, String> {
+pub fn select<'a>(word: &str, clients: &'a [ClientStatus]) -> Result<Vec<&'a ClientStatus>, String> {
     let word = word.trim();
     let (as_client, as_pid) = numbers(word);
     if (as_client, as_pid) == (None, None) {

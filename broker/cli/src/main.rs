@@ -19,6 +19,7 @@ mod config;
 mod device_share;
 mod doctor;
 mod environment;
+mod eviction;
 mod gpus;
 mod history;
 mod inherited;

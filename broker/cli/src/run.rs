@@ -72,7 +72,7 @@ pub struct RunArgs {
     pub no_wait: bool,
     /// Kind of the job's device memory: on the device, or managed, so that jobs can run which
     /// together exceed the device; auto: managed only if the job would otherwise wait for device
-    /// memory [env: WEFT_BACKING]
+    /// memory; movable: weft pause --evict can move it to the host [env: WEFT_BACKING]
     #[arg(long, value_enum)]
     pub backing: Option<BackingOption>,
     /// GPU of the job: any (weft chooses the one that fits best), or a list to choose from, with

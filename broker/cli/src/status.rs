@@ -11,7 +11,8 @@ use super::text::{self, PageLine};
 use super::{history, users};
 use weft_api::admin::{self, Answer, Question};
 use weft_api::paths::Places;
-use weft_api::status::{ClientStatus, DeviceStatus, EndedStatus, Status};
+use weft_api::status::{ClientStatus, DeviceStatus, EndedStatus, EvictionStatus, Status};
+use weft_protocol::amount;
 
 /// Show the broker, its jobs and the jobs that ended last
 #[derive(Debug, clap::Args)]
@@ -218,9 +219,17 @@ pub fn mps(device: &DeviceStatus) -> Option<String> {
     }
 }
 
+/// The job's movable memory, if that is not on the device.
+fn away(client: &ClientStatus) -> Option<&EvictionStatus> {
+    client.eviction.as_ref().filter(|eviction| eviction.is_away())
+}
+
 /// A job's role, and the reason for its wait.
 pub fn role(client: &ClientStatus) -> String {
     let waits = "waits for memory";
+    if let Some(away) = away(client) {
+        return away.state.clone();
+    }
     match (client.waits_for_memory_s, client.mode == waits) {
         (Some(seconds), true) => format!("{waits}, {}", text::span(seconds)),
         (Some(seconds), false) => format!("{}, {waits}, {}", client.mode, text::span(seconds)),
@@ -262,6 +271,17 @@ pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
     }
     if let Some(lost) = may_lose(client).filter(|_| client.mode == "foreground") {
         lines.push(format!("may be slowed down by {lost}"));
+    }
+    if let Some(away) = away(client).filter(|away| away.bytes > 0) {
+        lines.push(format!(
+            "{} of its memory are on the host since {}{}",
+            amount::shown(away.bytes),
+            away.since_s
+                .map_or_else(|| "now".to_string(), |since| format!("{} ago", text::span(since))),
+            away.obstacle
+                .as_ref()
+                .map_or(String::new(), |why| format!("; its return waits: {why}"))
+        ));
     }
     if client.managed > 0 && client.host_left > 0 && client.host_left < client.managed {
         lines.push(format!(

@@ -55,7 +55,7 @@ _FORMS = {
     "sm_share": (_PART, 'a part such as "25%"'),
     "wait": (_NUMBER, "seconds"),
     "duration": (re.compile("short|medium|long"), '"short", "medium" or "long"'),
-    "backing": (re.compile("device|managed|auto"), '"device", "managed" or "auto"'),
+    "backing": (re.compile("device|managed|auto|movable"), '"device", "managed", "auto" or "movable"'),
     "name": (re.compile(r"[^\n]{1,64}"), "1 to 64 characters"),
     "profile": (re.compile(r"[^\n]+"), "a name or a file"),
 }

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `weft pause --evict` and the return of evicted jobs: the order to the broker, and the wait until
+//! each process has carried it out or refused it.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::job::{TIMED_OUT, select};
+use super::status::ask;
+use weft_api::admin::{self, Question};
+use weft_api::paths::Places;
+use weft_api::status::{ClientStatus, EvictionStatus, NOTHING_MOVABLE};
+
+/// Interval at which the broker is asked.
+const ASKED_AGAIN: Duration = Duration::from_millis(50);
+
+/// State of a process's order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Progress {
+    Done,
+    /// Refused, with the reason.
+    Refused(String),
+    /// Not carried out yet, with the obstacle.
+    Waits(Option<String>),
+}
+
+/// Reads the progress of an order that is newer than `before`.
+fn progress(before: u32, now: Option<&EvictionStatus>, evict: bool) -> Progress {
+    let Some(now) = now else {
+        return Progress::Refused(NOTHING_MOVABLE.to_string());
+    };
+    if evict && now.state == "fixed" {
+        return Progress::Refused(NOTHING_MOVABLE.to_string());
+    }
+    if now.answered == before || now.answered != now.order {
+        return Progress::Waits(now.obstacle.clone());
+    }
+    match (&now.obstacle, now.is_away() == evict) {
+        (Some(why), _) => Progress::Refused(why.clone()),
+        (None, true) => Progress::Done,
+        // A later order of another command was carried out.
+        (None, false) => Progress::Refused("it was ordered otherwise meanwhile".to_string()),
+    }
+}
+
+/// Orders jobs to move their memory, and waits for them. Prints a line for each failure.
+pub fn order(places: &Places, jobs: &[String], evict: bool, timeout: Duration) -> Result<ExitCode> {
+    let status = ask(places)?;
+    let mut code = ExitCode::SUCCESS;
+    let mut wanted: Vec<ClientStatus> = Vec::new();
+    for word in jobs {
+        match select(word, &status.clients) {
+            Ok(found) => wanted.extend(found.into_iter().filter(|client| evict || is_away(client)).cloned()),
+            Err(why) => {
+                eprintln!("weft: {why}");
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    if wanted.is_empty() {
+        return Ok(code);
+    }
+    let clients = wanted.iter().map(|client| client.client).collect();
+    admin::ask(places, &Question::Evict { clients, evict })?;
+    let deadline = Instant::now() + timeout;
+    loop {
+        let now = ask(places)?.clients;
+        let mut waits = Vec::new();
+        wanted.retain(|client| {
+            let found = now
+                .iter()
+                .find(|found| (found.client, found.pid) == (client.client, client.pid));
+            // A job that ended needs nothing.
+            let Some(found) = found else { return false };
+            let before = client.eviction.as_ref().map_or(0, |eviction| eviction.answered);
+            match progress(before, found.eviction.as_ref(), evict) {
+                Progress::Done => false,
+                Progress::Refused(why) => {
+                    eprintln!("weft: client {} was not moved: {why}", client.client);
+                    code = ExitCode::FAILURE;
+                    false
+                }
+                Progress::Waits(why) => {
+                    waits.push((client.client, why));
+                    true
+                }
+            }
+        });
+        if wanted.is_empty() {
+            return Ok(code);
+        }
+        if Instant::now() >= deadline {
+            for (client, why) in waits {
+                let why = why.unwrap_or_else(|| "it has not answered yet".to_string());
+                eprintln!("weft: client {client} is still not moved: {why}");
+            }
+            return Ok(ExitCode::from(TIMED_OUT));
+        }
+        std::thread::sleep(ASKED_AGAIN);
+    }
+}
+
+fn is_away(client: &ClientStatus) -> bool {
+    client.eviction.as_ref().is_some_and(EvictionStatus::is_away)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(state: &str, order: u32, answered: u32, obstacle: Option<&str>) -> EvictionStatus {
+        EvictionStatus {
+            state: state.to_string(),
+            order,
+            answered,
+            obstacle: obstacle.map(str::to_string),
+            ..EvictionStatus::default()
+        }
+    }
+
+    #[test]
+    fn an_order_is_done_refused_or_waits() {
+        assert_eq!(progress(0, None, true), Progress::Refused(NOTHING_MOVABLE.to_string()));
+        let said = |now: &EvictionStatus, evict| progress(3, Some(now), evict);
+        let fixed = said(&status("fixed", 3, 3, None), true);
+        assert_eq!(
+            fixed,
+            Progress::Refused(NOTHING_MOVABLE.to_string()),
+            "it gave all of it back"
+        );
+        assert_eq!(said(&status("device", 5, 3, None), true), Progress::Waits(None));
+        assert_eq!(said(&status("evicted", 5, 5, None), true), Progress::Done);
+        assert_eq!(said(&status("device", 4, 4, None), false), Progress::Done);
+        let full = "8 GiB of device memory are not free";
+        let waits = said(&status("evicted", 4, 3, Some(full)), false);
+        assert_eq!(waits, Progress::Waits(Some(full.to_string())));
+        let refused = said(&status("device", 5, 5, Some("no")), true);
+        assert_eq!(refused, Progress::Refused("no".to_string()));
+        assert!(matches!(
+            said(&status("device", 6, 6, None), true),
+            Progress::Refused(_)
+        ));
+    }
+}
