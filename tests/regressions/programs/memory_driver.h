@@ -36,6 +36,10 @@ typedef struct {
     F(cuMemAddressReserve, ptr *, size_t, size_t, ptr, uint64_t) F(cuMemAddressFree, ptr, size_t) \
     F(cuMemMap, ptr, size_t, size_t, uint64_t, uint64_t) F(cuMemUnmap, ptr, size_t) F(cuMemRetainAllocationHandle, uint64_t *, void *) \
     F(cuStreamCreate, handle *, unsigned) F(cuStreamDestroy_v2, handle) F(cuStreamSynchronize, handle) F(cuStreamQuery, handle) \
+    F(cuMemcpyDtoH_v2, void *, ptr, size_t) F(cuMemcpyHtoD_v2, ptr, const void *, size_t) F(cuMemcpyDtoDAsync_v2, ptr, ptr, size_t, handle) \
+    F(cuMemGetAddressRange_v2, ptr *, size_t *, ptr) F(cuPointerGetAttribute, void *, int, ptr) F(cuIpcGetMemHandle, void *, ptr) \
+    F(cuStreamBeginCapture_v2, handle, int) F(cuStreamEndCapture, handle, handle *) \
+    F(cuGraphInstantiateWithFlags, handle *, handle, uint64_t) F(cuGraphLaunch, handle, handle) \
     F(cuModuleLoad, handle *, const char *) F(cuModuleGetFunction, handle *, handle, const char *) \
     F(cuLaunchKernel, handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **) \
     F(cuLaunchKernel_ptsz, handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)
