@@ -93,6 +93,7 @@ extern "C" fn at_quick_end() {
     throttle::farewell();
     // The driver ends after this, and must find no thread of weft in it.
     paging::context_ending();
+    movable::ending();
     throttle::end_if_turned_away();
 }
 

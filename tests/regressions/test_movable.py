@@ -3,7 +3,7 @@
 
 import pytest
 from built import compiled
-from fixtures.scene import BOUND, says, weft
+from fixtures.scene import BOUND, weft
 from harness import jobs
 
 GIB = 1 << 30
@@ -24,8 +24,26 @@ def movable(scene):
         ready = scene.folder / f"{name}.ready"
         command = [program, ready, scene.running, mib, *words]
         job = scene.job(command, name, more={"WEFT_BACKING": "movable", **more})
-        there = jobs.wait_until(lambda: ready.exists() or not job.running(), BOUND)
-        assert there and job.running(), f"{job.stdout()!r}\n{job.explain()}"
+        stands(job, ready)
+        return job
+
+    return start
+
+
+def stands(job, ready):
+    there = jobs.wait_until(lambda: ready.exists() or not job.running(), BOUND)
+    assert there and job.running(), f"{job.stdout()!r}\n{job.explain()}"
+
+
+@pytest.fixture
+def keeper(scene):
+    """Starts jobs that hold movable memory and do nothing."""
+    program = compiled(scene, "movable_kept.c")
+
+    def start(name, mib, **options):
+        ready = scene.folder / f"{name}.ready"
+        job = scene.job([program, "holds", mib, ready, scene.running], name, **options)
+        stands(job, ready)
         return job
 
     return start
@@ -34,8 +52,9 @@ def movable(scene):
 def right(scene, *those):
     scene.running.unlink()
     for job in those:
-        scene.finish(job)
+        job.wait(BOUND)
         assert b"all as it should be" in job.stdout(), f"{job.stdout()!r}\n{job.explain()}"
+        scene.finish(job)
 
 
 def done(scene, *words, code=0):
@@ -44,9 +63,13 @@ def done(scene, *words, code=0):
     return ended.stderr
 
 
-def test_contents_survive_moves_at_any_moment(scene, movable):
+@pytest.mark.parametrize("role", ["alone", "background"])
+def test_contents_survive_moves_at_any_moment(scene, movable, role):
+    if role == "background":
+        scene.companion("main", pause=2000, more={"WEFT_PRIORITY": "0"})
     job = movable("moves")
-    for _ in range(5):
+    assert jobs.wait_until(lambda: scene.row(job)["mode"] == role, BOUND), scene.row(job)
+    for _ in range(4):
         before = scene.row(job)
         assert before["eviction"]["state"] == "device", before
         done(scene, "pause", "--evict", job.pid)
@@ -108,3 +131,60 @@ def test_what_cannot_be_moved_stays_and_is_told(scene, movable):
     assert "keeps" in done(scene, "pause", plain.pid)
     done(scene, "resume", plain.pid)
     right(scene, plain, captures)
+
+
+def test_memory_that_a_stranger_took_is_awaited_and_nothing_is_lost(scene, movable, keeper):
+    job = movable("moves", 150)
+    done(scene, "pause", "--evict", job.pid)
+    # A process that weft does not know.
+    ready = scene.folder / "stranger.ready"
+    environment = {**jobs.clean_environment(), **scene.device.environment()}
+    command = [scene.folder / "movable_kept", "holds", 180, ready, scene.folder / "stranger.ready"]
+    stranger = jobs.Job(command, environment=environment, folder=scene.folder, name="stranger")
+    scene.jobs.append(stranger)
+    stands(stranger, ready)
+    assert "not free" in done(scene, "resume", "--timeout", "1s", job.pid, code=124)
+    assert scene.row(job)["eviction"]["obstacle"], scene.row(job)
+    ready.unlink()
+    scene.finish(stranger)
+    assert jobs.wait_until(lambda: scene.row(job)["eviction"]["state"] == "device", BOUND), scene.row(job)
+    right(scene, job)
+
+
+def test_a_full_host_keeps_the_memory_on_the_device(scene, keeper):
+    # Untouched memory takes none of the host.
+    scene.device.settings["SIMGPU_MEMORY"] = str(2 << 40)
+    scene.broker.start()
+    job = keeper("huge", 1 << 20, more={"WEFT_BACKING": "movable"})
+    before = scene.row(job)["memory"]
+    line = done(scene, "pause", "--evict", job.pid, code=1)
+    assert "1.10 TiB of host memory are needed" in line, line
+    assert (scene.row(job)["eviction"]["state"], scene.row(job)["memory"]) == ("device", before)
+    right(scene, job)
+
+
+def test_a_job_that_is_killed_while_it_is_away_leaves_nothing(scene, movable):
+    job = movable("killed", 150, WEFT_MEMORY="160MiB")
+    done(scene, "pause", "--evict", job.pid)
+    job.kill()
+    heir = movable("heir", 150, WEFT_MEMORY="200MiB", WEFT_WAIT="20")
+    done(scene, "pause", "--evict", heir.pid)
+    done(scene, "resume", heir.pid)
+    right(scene, heir)
+
+
+def test_an_evicted_job_can_be_cancelled(scene, movable):
+    job = movable("cancelled")
+    done(scene, "pause", "--evict", job.pid)
+    done(scene, "cancel", job.pid)
+    scene.finish(job, code=-15)
+
+
+@pytest.mark.parametrize("what", ["counted", "ipc"])
+def test_movable_memory_is_counted_and_freed_as_plain_memory(scene, what):
+    scene.device.settings["SIMGPU_MEMORY"] = str(GIB)
+    scene.broker.start()
+    job = scene.job([compiled(scene, "movable_kept.c"), what], more={"WEFT_BACKING": "movable", "WEFT_MEMORY": "600MiB"})
+    right(scene, job)
+    told = job.stderr().count("cannot be shared with other processes: run it with --backing device")
+    assert told == (1 if what == "ipc" else 0), job.explain()

@@ -103,6 +103,22 @@ pub fn order(places: &Places, jobs: &[String], evict: bool, timeout: Duration) -
     }
 }
 
+/// Orders the evicted ones of these clients to return, without a wait: a job that saves its state
+/// as it ends needs its memory.
+pub fn bring_back(places: &Places, clients: impl Iterator<Item = u64>) {
+    let Ok(status) = ask(places) else { return };
+    let away = |client: &u64| {
+        status
+            .clients
+            .iter()
+            .any(|other| other.client == *client && is_away(other))
+    };
+    let clients: Vec<u64> = clients.filter(away).collect();
+    if !clients.is_empty() {
+        let _ = admin::ask(places, &Question::Evict { clients, evict: false });
+    }
+}
+
 fn is_away(client: &ClientStatus) -> bool {
     client.eviction.as_ref().is_some_and(EvictionStatus::is_away)
 }

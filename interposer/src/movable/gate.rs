@@ -173,12 +173,18 @@ fn swap(from: u32, to: u32) -> bool {
     swapped.is_ok()
 }
 
-/// Lets the calling thread, the mover, pass. False if there is no room for it.
+/// Lets the calling thread pass from now on, as if its calls were parts of one call.
 pub fn pass() -> bool {
-    let Some(cell) = own_cell() else { return false };
-    cell.inside.store(1, Ordering::SeqCst);
+    own_cell().is_some_and(|cell| {
+        cell.inside.fetch_add(1, Ordering::SeqCst);
+        true
+    })
+}
+
+/// Lets the calling thread, the mover, pass. False if there is no room for it.
+pub fn pass_as_mover() -> bool {
     MOVER.store(thread::mark().max(1), Ordering::SeqCst);
-    true
+    pass()
 }
 
 /// Closes the gate until the deadline.

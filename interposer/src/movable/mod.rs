@@ -23,7 +23,7 @@ mod mover;
 
 use std::sync::Mutex;
 
-pub use self::mover::{forget, shared};
+pub use self::mover::{ending, shared};
 use crate::client::{backing_mode, link};
 use crate::driver::abi::{CuContext, CuDevicePtr};
 use crate::lock::lock;
@@ -78,6 +78,15 @@ pub fn context_ended(context: CuContext) {
     if backing_mode::movable() {
         lock(&CONTEXTS).retain(|other| *other != context);
         blocks::context_ended(context);
+    }
+}
+
+/// Forgets all movable memory, in a forked child: it is the parent's.
+pub fn forget() {
+    mover::forget();
+    // A thread of the parent may hold the lock for ever.
+    if let Ok(mut contexts) = CONTEXTS.try_lock() {
+        contexts.clear();
     }
 }
 

@@ -33,8 +33,14 @@ const STILL_TIMEOUT_NS: Ns = 10_000_000_000;
 /// Interval of looks at the threads and the queue.
 const STEP: Duration = Duration::from_millis(1);
 
-/// Longest sleep, because a new broker may have come, or memory may be free.
+/// Longest sleep, because a new broker may have come.
 const NAP: Duration = Duration::from_millis(200);
+
+/// Interval between attempts to return. Each asks the broker for memory.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Longest wait of the process's end for a move.
+const END_TIMEOUT_NS: Ns = 20_000_000_000;
 
 /// Absence of a broker after which an evicted job returns by itself, ns. Clients look for a new one
 /// once a second.
@@ -83,6 +89,7 @@ pub fn start(link: &'static BrokerLink) {
 pub fn forget() {
     STARTED.store(false, Ordering::Release);
     SHARED.store(false, Ordering::Release);
+    MOVES.store(false, Ordering::Release);
     gate::forget();
     blocks::forget();
 }
@@ -99,6 +106,37 @@ fn late() {
     }
 }
 
+/// Whether a move is under way, and whether the process ends.
+static MOVES: AtomicBool = AtomicBool::new(false);
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+/// A turn of the mover, in which it may call the driver.
+struct Moving;
+
+impl Moving {
+    fn begin() -> Moving {
+        MOVES.store(true, Ordering::SeqCst);
+        Moving
+    }
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        MOVES.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Lets the calling thread end the process, even if its memory is away. Waits, bounded, for a move
+/// under way: the driver ends after this.
+pub fn ending() {
+    ENDS.store(true, Ordering::SeqCst);
+    let begun = clock::now();
+    while MOVES.load(Ordering::SeqCst) && clock::now().saturating_sub(begun) < END_TIMEOUT_NS {
+        thread::rest(STEP);
+    }
+    gate::pass();
+}
+
 /// The evicted memory.
 #[derive(Debug, Clone, Copy)]
 struct Away {
@@ -108,6 +146,8 @@ struct Away {
     claim: u64,
     /// When the broker was first missed, ns; 0: it is there.
     missed: Ns,
+    /// Whether it returns without an order, because a move out failed.
+    returns: bool,
 }
 
 struct MemoryMover {
@@ -136,7 +176,7 @@ impl MemoryMover {
         let mut mode = RELAXED;
         // SAFETY: the mode is an int that the call exchanges.
         let _ = unsafe { calls::cuThreadExchangeStreamCaptureMode(&mut mode) };
-        let passes = gate::pass();
+        let passes = gate::pass_as_mover();
         loop {
             let attachment = self.link.attachment();
             if attachment != self.attachment {
@@ -147,21 +187,27 @@ impl MemoryMover {
             self.publish();
             let fresh = order != 0 && order != self.done;
             let returns = self.is_orphan() || (fresh && !evicts(order));
+            let mut nap = NAP;
+            let moving = Moving::begin();
             match self.away {
                 None if fresh && evicts(order) => {
-                    let left = if passes { self.evict() } else { Err(Obstacle::Internal) };
+                    let may = passes && !ENDS.load(Ordering::SeqCst);
+                    let left = if may { self.evict() } else { Err(Obstacle::Internal) };
                     self.answer(order, left.err());
                 }
                 Some(_) if returns => match self.restore() {
                     Ok(()) => self.answer(order, None),
-                    // Repeated after a nap.
-                    Err(why) => slot.set_obstacle(Some(why)),
+                    Err(why) => {
+                        slot.set_obstacle(Some(why));
+                        nap = RETRY;
+                    }
                 },
                 // It is so already.
                 _ if fresh => self.answer(order, None),
                 _ => {}
             }
-            let nap = clock::timespec(NAP.as_nanos() as Ns);
+            drop(moving);
+            let nap = clock::timespec(nap.as_nanos() as Ns);
             let _ = futex::wait(&slot.order, futex::Flags::empty(), order, Some(&nap));
         }
     }
@@ -196,7 +242,7 @@ impl MemoryMover {
             (false, 0) => now,
             (false, since) => since,
         };
-        away.missed != 0 && now.saturating_sub(away.missed) >= ORPHAN_NS
+        away.returns || away.missed != 0 && now.saturating_sub(away.missed) >= ORPHAN_NS
     }
 
     fn evict(&mut self) -> Result<(), Obstacle> {
@@ -225,27 +271,23 @@ impl MemoryMover {
             drop(change);
             unmapped.map_err(refused)
         });
-        match moved {
-            Ok(bytes) => {
-                let claim = throttle::leaves_device(at, bytes);
-                let since = clock::now();
-                self.away = Some(Away {
-                    bytes,
-                    since,
-                    claim,
-                    missed: 0,
-                });
-                Ok(())
-            }
-            Err(why) => {
-                // Some blocks may be away, with their contents on the host.
-                while blocks::map_all().and_then(|()| blocks::copy_in()).is_err() {
-                    thread::rest(NAP);
-                }
-                gate::open();
-                Err(why)
-            }
+        if moved.is_err() && blocks::map_all().and_then(|()| blocks::copy_in()).is_ok() {
+            gate::open();
+            return moved.map(drop);
         }
+        // Without `bytes` a part is away and does not come back at once.
+        let (_, bytes) = blocks::totals();
+        if moved.is_err() {
+            throttle::memory_changed(at, -signed(bytes), 0);
+        }
+        self.away = Some(Away {
+            bytes,
+            since: clock::now(),
+            claim: throttle::leaves_device(at, bytes),
+            missed: 0,
+            returns: moved.is_err(),
+        });
+        moved.map(drop)
     }
 
     /// Waits until no thread is in a call and no work is left, and keeps the gate closed.

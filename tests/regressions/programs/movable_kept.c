@@ -1,0 +1,95 @@
+// Movable memory is counted, freed and ended as plain memory. For a job with a figure.
+//   movable_kept counted | ipc | holds MIB ready running
+#include "memory_driver.h"
+#include <sys/wait.h>
+
+static handle context, spin;
+static handle stream;
+
+static void make(void) {
+    handle module;
+    OK(cuCtxCreate_v2(&context, 0, device));
+    OK(cuModuleLoad(&module, KERNELS));
+    OK(cuModuleGetFunction(&spin, module, "simgpu_spin"));
+    OK(cuStreamCreate(&stream, 1));
+}
+
+static void counted(void) {
+    ptr one, two;
+    size_t pitch;
+    make();
+    for (int round = 0; round < 50; round++) {
+        OK(cuMemAlloc_v2(&one, 3 * MIB + 1));
+        OK(cuMemAllocPitch_v2(&two, &pitch, 1000, 4096, 4));
+        MUST(pitch >= 1000 && pitch * 4096 >= 4000 * 1024);
+        OK(cuMemsetD8Async(two + pitch * 4095, 7, 1000, stream));
+        // Whole pieces of 2 MiB.
+        MUST(held() == 4 * MIB + ((pitch * 4096 + 2 * MIB - 1) & ~(2 * MIB - 1)));
+        // What the driver refuses changes nothing.
+        MUST(cuMemFree_v2(one + MIB) != 0);
+        OK(cuMemFree_v2(one));
+        MUST(cuMemFree_v2(one) != 0);
+        OK(cuMemFree_v2(two));
+        MUST(held() == 0);
+    }
+    // A free waits for the work of its context.
+    ptr word_there;
+    void *word;
+    uint64_t limit = 200000000;
+    OK(cuMemHostAlloc(&word, 4096, 2));
+    OK(cuMemHostGetDevicePointer_v2(&word_there, word, 0));
+    *(volatile uint32_t *)word = 0;
+    void *arguments[] = {&word_there, &limit};
+    OK(cuMemAlloc_v2(&one, 4 * MIB));
+    OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, 0));
+    MUST(cuStreamQuery(stream) != 0);
+    OK(cuMemFree_v2(one));
+    OK(cuStreamQuery(stream));
+    // A forked child owns none of it.
+    OK(cuMemAlloc_v2(&one, 64 * MIB));
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    int status = 1;
+    MUST(waitpid(child, &status, 0) == child && status == 0);
+    MUST(held() == 64 * MIB);
+    OK(cuMemFree_v2(one));
+    // A context takes its memory along, so that all of it is there for the next one.
+    for (int round = 0; round < 4; round++) {
+        OK(cuMemAlloc_v2(&one, 400 * MIB));
+        OK(cuCtxDestroy_v2(context));
+        make();
+        MUST(held() == 0);
+    }
+    OK(cuCtxDestroy_v2(context));
+    for (int round = 0; round < 2; round++) {
+        OK(cuDevicePrimaryCtxRetain(&context, device));
+        OK(cuCtxSetCurrent(context));
+        OK(cuMemAlloc_v2(&one, 400 * MIB));
+        OK(cuDevicePrimaryCtxReset_v2(device));
+    }
+}
+
+int main(int count, char **arguments) {
+    ptr memory;
+    char handle_of[64];
+    MUST(count >= 2);
+    begin();
+    if (!strcmp(arguments[1], "counted")) {
+        counted();
+    } else if (!strcmp(arguments[1], "ipc")) {
+        make();
+        OK(cuMemAlloc_v2(&memory, 4 * MIB));
+        MUST(cuIpcGetMemHandle(handle_of, memory) != 0);
+        MUST(cuIpcGetMemHandle(handle_of, memory) != 0);
+        OK(cuMemAlloc_v2(&memory, MIB));
+        OK(cuIpcGetMemHandle(handle_of, memory));
+    } else {
+        MUST(count >= 5);
+        make();
+        OK(cuMemAlloc_v2(&memory, strtoull(arguments[2], 0, 10) * MIB));
+        stand(arguments[3], arguments[4]);
+        OK(cuMemFree_v2(memory));
+    }
+    puts("all as it should be");
+    return 0;
+}
