@@ -40,9 +40,9 @@ def keeper(scene):
     """Starts jobs that hold movable memory and do nothing."""
     program = compiled(scene, "movable_kept.c")
 
-    def start(name, mib, **options):
+    def start(name, mib, does="holds", **options):
         ready = scene.folder / f"{name}.ready"
-        job = scene.job([program, "holds", mib, ready, scene.running], name, **options)
+        job = scene.job([program, does, mib, ready, scene.running], name, **options)
         stands(job, ready)
         return job
 
@@ -160,6 +160,15 @@ def test_a_full_host_keeps_the_memory_on_the_device(scene, keeper):
     line = done(scene, "pause", "--evict", job.pid, code=1)
     assert "1.10 TiB of host memory are needed" in line, line
     assert (scene.row(job)["eviction"]["state"], scene.row(job)["memory"]) == ("device", before)
+    right(scene, job)
+
+
+def test_a_job_whose_work_does_not_end_runs_on(scene, keeper):
+    scene.broker.start()
+    job = keeper("spins", 8, "spins", more={"WEFT_BACKING": "movable"})
+    line = done(scene, "pause", "--evict", job.pid, code=1)
+    assert "did not end within 10 s" in line, line
+    assert scene.row(job)["eviction"]["state"] == "device", scene.row(job)
     right(scene, job)
 
 

@@ -1,5 +1,5 @@
 // Movable memory is counted, freed and ended as plain memory. For a job with a figure.
-//   movable_kept counted | ipc | holds MIB ready running
+//   movable_kept counted | ipc | holds MIB ready running | spins MIB ready running
 #include "memory_driver.h"
 #include <sys/wait.h>
 
@@ -69,6 +69,37 @@ static void counted(void) {
     }
 }
 
+// Makes calls until the file `running` is gone.
+static void *calls(void *running) {
+    ptr some;
+    OK(cuCtxSetCurrent(context));
+    while (access(running, F_OK) == 0) {
+        OK(cuMemAlloc_v2(&some, 4096));
+        OK(cuMemFreeAsync(some, 0));
+        usleep(1000);
+    }
+    return 0;
+}
+
+// Work that ends when the file `running` is gone, a minute later at most, while another thread
+// makes calls.
+static void spins(const char *ready, char *running) {
+    ptr word_there;
+    void *word;
+    uint64_t limit = 60000000000ull;
+    pthread_t thread;
+    OK(cuMemHostAlloc(&word, 4096, 2));
+    OK(cuMemHostGetDevicePointer_v2(&word_there, word, 0));
+    *(volatile uint32_t *)word = 0;
+    void *arguments[] = {&word_there, &limit};
+    OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, 0));
+    MUST(!pthread_create(&thread, 0, calls, running));
+    stand(ready, running);
+    *(volatile uint32_t *)word = 1;
+    MUST(!pthread_join(thread, 0));
+    OK(cuStreamSynchronize(stream));
+}
+
 int main(int count, char **arguments) {
     ptr memory;
     char handle_of[64];
@@ -87,7 +118,8 @@ int main(int count, char **arguments) {
         MUST(count >= 5);
         make();
         OK(cuMemAlloc_v2(&memory, strtoull(arguments[2], 0, 10) * MIB));
-        stand(arguments[3], arguments[4]);
+        if (!strcmp(arguments[1], "spins")) spins(arguments[3], arguments[4]);
+        else stand(arguments[3], arguments[4]);
         OK(cuMemFree_v2(memory));
     }
     puts("all as it should be");

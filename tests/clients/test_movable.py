@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""PyTorch with movable memory, evicted and resumed in the middle of its steps.
+
+  pytest tests/clients/test_movable.py
+
+Its tensors have known contents in each step (programs/torch_moved.py), which it compares at the
+end. The case fails if a move loses a byte, or if a step runs while memory is away.
+"""
+
+import json
+import random
+import time
+
+import pytest
+from fixtures.scene import BOUND, missing, weft
+from harness import jobs, paths
+
+pytestmark = pytest.mark.skipif(not paths.python("torch").exists(), reason="no .venv-torch: scripts/setup torch")
+ROUNDS = 5
+
+
+def test_torch_is_moved_in_the_middle_of_its_steps(scene):
+    assert missing() is None, missing()
+    scene.broker.start()
+    ready, result = scene.folder / "ready", scene.folder / "torch.json"
+    variables = {"WEFT_BACKING": "movable", "MOVED_READY": str(ready), "MOVED_RUNNING": str(scene.running)}
+    job = scene.job([paths.python("torch"), paths.CLIENTS / "programs" / "torch_moved.py", result], "torch", more=variables)
+    assert jobs.wait_until(lambda: ready.exists() or not job.running(), BOUND) and job.running(), job.explain()
+    chance = random.Random(4711)
+    for _ in range(ROUNDS):
+        time.sleep(chance.uniform(0.0, 0.3))
+        assert (gone := weft(scene, "pause", "--evict", job.pid)).returncode == 0, gone
+        row = scene.row(job)
+        assert row["eviction"]["state"] == "evicted" and row["eviction"]["bytes"] >= 76 << 20, row
+        assert (back := weft(scene, "resume", job.pid)).returncode == 0, back
+        scene.progresses(job)
+    scene.running.unlink()
+    scene.finish(job)
+    assert json.loads(result.read_text())["steps"], job.explain()
