@@ -63,12 +63,14 @@ def done(scene, *words, code=0):
     return ended.stderr
 
 
-@pytest.mark.parametrize("role", ["alone", "background"])
+@pytest.mark.parametrize("role", ["alone", "background", "unqueued"])
 def test_contents_survive_moves_at_any_moment(scene, movable, role):
-    if role == "background":
-        scene.companion("main", pause=2000, more={"WEFT_PRIORITY": "0"})
-    job = movable("moves")
-    assert jobs.wait_until(lambda: scene.row(job)["mode"] == role, BOUND), scene.row(job)
+    if role != "alone":
+        scene.companion("main", pause=0 if role == "unqueued" else 2000, more={"WEFT_PRIORITY": "0"})
+    # Its threads wait at the gate of launches: within calls.
+    job = movable("moves", WEFT_QUEUE="off" if role == "unqueued" else "on")
+    mode = "alone" if role == "alone" else "background"
+    assert jobs.wait_until(lambda: scene.row(job)["mode"] == mode, BOUND), scene.row(job)
     for _ in range(4):
         before = scene.row(job)
         assert before["eviction"]["state"] == "device", before
@@ -87,8 +89,8 @@ def test_contents_survive_moves_at_any_moment(scene, movable, role):
 def test_a_second_job_uses_the_memory_of_an_evicted_one(scene, movable):
     first = movable("first", 150, WEFT_MEMORY="160MiB")
     done(scene, "pause", "--evict", first.pid)
-    # Both do not fit together, in the book nor on the device.
-    second = movable("second", 150, WEFT_MEMORY="160MiB", WEFT_WAIT="20")
+    # Its figure does not fit with the first one's. What it takes would fit.
+    second = movable("second", 84, WEFT_MEMORY="500MiB", WEFT_WAIT="20")
     line = done(scene, "resume", "--timeout", "1s", first.pid, code=124)
     assert "are not free" in line, line
     assert scene.row(first)["eviction"]["state"] == "evicted", scene.row(first)
@@ -133,20 +135,31 @@ def test_what_cannot_be_moved_stays_and_is_told(scene, movable):
     right(scene, plain, captures)
 
 
+def stranger(scene, name, mib):
+    """A process that weft does not know. It holds memory until its `ready` file is gone."""
+    ready = scene.folder / f"{name}.ready"
+    environment = {**jobs.clean_environment(), **scene.device.environment()}
+    command = [scene.folder / "movable_kept", "holds", mib, ready, ready]
+    job = jobs.Job(command, environment=environment, folder=scene.folder, name=name)
+    scene.jobs.append(job)
+    stands(job, ready)
+    return job
+
+
 def test_memory_that_a_stranger_took_is_awaited_and_nothing_is_lost(scene, movable, keeper):
     job = movable("moves", 150)
     done(scene, "pause", "--evict", job.pid)
-    # A process that weft does not know.
-    ready = scene.folder / "stranger.ready"
-    environment = {**jobs.clean_environment(), **scene.device.environment()}
-    command = [scene.folder / "movable_kept", "holds", 180, ready, scene.folder / "stranger.ready"]
-    stranger = jobs.Job(command, environment=environment, folder=scene.folder, name="stranger")
-    scene.jobs.append(stranger)
-    stands(stranger, ready)
+    large = stranger(scene, "large", 180)
     assert "not free" in done(scene, "resume", "--timeout", "1s", job.pid, code=124)
     assert scene.row(job)["eviction"]["obstacle"], scene.row(job)
-    ready.unlink()
-    scene.finish(stranger)
+    # It holds no part of it meanwhile: a block of the job would leave less.
+    done(scene, "pause", "--evict", job.pid)
+    (scene.folder / "large.ready").unlink()
+    scene.finish(large)
+    small = stranger(scene, "small", 220)
+    done(scene, "resume", "--timeout", "1s", job.pid, code=124)
+    (scene.folder / "small.ready").unlink()
+    scene.finish(small)
     assert jobs.wait_until(lambda: scene.row(job)["eviction"]["state"] == "device", BOUND), scene.row(job)
     right(scene, job)
 

@@ -323,8 +323,11 @@ impl MemoryMover {
         let (Some(away), Some(at)) = (self.away, blocks::place()) else {
             return Err(Obstacle::Internal);
         };
-        let no_room = Obstacle::Device(away.claim);
-        let mut grant = throttle::reserve(at, away.claim).ok_or(no_room)?;
+        let no_room = Obstacle::Device(away.bytes);
+        // Without room for a declared need its own bytes suffice. It asks for more when it needs
+        // more.
+        let granted = throttle::reserve(at, away.claim).or_else(|| throttle::reserve(at, away.bytes));
+        let mut grant = granted.ok_or(no_room)?;
         match blocks::map_all() {
             Ok(()) => {}
             Err(CuResult::OUT_OF_MEMORY) => return Err(no_room),
