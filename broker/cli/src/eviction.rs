@@ -60,6 +60,7 @@ pub fn order(places: &Places, jobs: &[String], evict: bool, timeout: Duration) -
             }
         }
     }
+    forget_fixed(&mut wanted);
     if wanted.is_empty() {
         return Ok(code);
     }
@@ -103,6 +104,17 @@ pub fn order(places: &Places, jobs: &[String], evict: bool, timeout: Duration) -
     }
 }
 
+/// Leaves out clients without movable memory whose process has some on another device.
+fn forget_fixed(wanted: &mut Vec<ClientStatus>) {
+    let has = |client: &ClientStatus| client.eviction.as_ref().is_some_and(|eviction| eviction.movable > 0);
+    let movers: Vec<u32> = wanted
+        .iter()
+        .filter(|client| has(client))
+        .map(|client| client.pid)
+        .collect();
+    wanted.retain(|client| has(client) || !movers.contains(&client.pid));
+}
+
 /// Orders the evicted ones of these clients to return, without a wait: a job that saves its state
 /// as it ends needs its memory.
 pub fn bring_back(places: &Places, clients: impl Iterator<Item = u64>) {
@@ -135,6 +147,23 @@ mod tests {
             obstacle: obstacle.map(str::to_string),
             ..EvictionStatus::default()
         }
+    }
+
+    #[test]
+    fn a_process_is_moved_where_it_has_movable_memory() {
+        let client = |client, pid, movable| ClientStatus {
+            client,
+            pid,
+            eviction: Some(EvictionStatus {
+                movable,
+                ..EvictionStatus::default()
+            }),
+            ..ClientStatus::default()
+        };
+        let mut wanted = vec![client(1, 100, 7), client(2, 100, 0), client(3, 101, 0)];
+        forget_fixed(&mut wanted);
+        let left: Vec<u64> = wanted.iter().map(|client| client.client).collect();
+        assert_eq!(left, [1, 3], "the third one is told that it has none");
     }
 
     #[test]

@@ -142,8 +142,16 @@ pub extern "C" fn enter(at: u32) -> *const () {
 
 /// Counts the calling thread out.
 pub extern "C" fn leave() {
-    let count = own_cell().map_or(&OTHERS, |cell| &cell.inside);
-    count.fetch_sub(1, Ordering::Release);
+    match own_cell() {
+        // Only its own thread changes it, so no locked instruction is needed.
+        Some(cell) => {
+            let inside = cell.inside.load(Ordering::Relaxed);
+            cell.inside.store(inside.wrapping_sub(1), Ordering::Release);
+        }
+        None => {
+            OTHERS.fetch_sub(1, Ordering::Release);
+        }
+    }
 }
 
 /// Waits until the gate is open.
