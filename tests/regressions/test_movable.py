@@ -130,8 +130,11 @@ def test_what_cannot_be_moved_stays_and_is_told(scene, movable):
     assert "no movable memory" in line and "--backing movable" in line, line
     captures = movable("captures", MOVED, "capture")
     assert "captures a graph" in done(scene, "pause", "--evict", captures.pid, code=1)
-    assert "keeps" in done(scene, "pause", plain.pid)
-    done(scene, "resume", plain.pid)
+    assert "keeps" in done(scene, "pause", captures.pid)
+    # A stopped process moves nothing.
+    assert jobs.wait_until(lambda: scene.row(captures)["stopped"], BOUND), scene.row(captures)
+    assert "is stopped" in done(scene, "pause", "--evict", captures.pid, code=1)
+    done(scene, "resume", captures.pid)
     right(scene, plain, captures)
 
 
@@ -210,3 +213,16 @@ def test_movable_memory_is_counted_and_freed_as_plain_memory(scene, what):
     right(scene, job)
     told = job.stderr().count("cannot be shared with other processes: run it with --backing device")
     assert told == (1 if what == "ipc" else 0), job.explain()
+
+
+def test_a_process_on_two_devices_keeps_the_memory_of_the_one_that_moves(scene):
+    scene.device.settings["SIMGPU_DEVICES"] = "1GiB,1GiB"
+    scene.broker.start()
+    ready = scene.folder / "ready"
+    job = scene.job([compiled(scene, "movable_kept.c"), "two", ready, scene.running], more={"WEFT_BACKING": "movable"})
+    stands(job, ready)
+    rows = [row for row in scene.status()["clients"] if row["pid"] == job.pid]
+    assert sorted((row["eviction"] or {}).get("movable", 0) for row in rows) == [0, 4 * MIB], rows
+    done(scene, "pause", "--evict", job.pid)
+    done(scene, "resume", job.pid)
+    right(scene, job)

@@ -61,6 +61,13 @@ pub fn order(places: &Places, jobs: &[String], evict: bool, timeout: Duration) -
         }
     }
     forget_fixed(&mut wanted);
+    for stopped in wanted.extract_if(.., |client| client.stopped) {
+        eprintln!(
+            "weft: client {} was not moved: its process is stopped (weft resume {} continues it)",
+            stopped.client, stopped.pid
+        );
+        code = ExitCode::FAILURE;
+    }
     if wanted.is_empty() {
         return Ok(code);
     }

@@ -1,5 +1,5 @@
 // Movable memory is counted, freed and ended as plain memory. For a job with a figure.
-//   movable_kept counted | ipc | holds MIB ready running | spins MIB ready running
+//   movable_kept counted | ipc | two ready running | holds MIB ready running | spins MIB ready running
 #include "memory_driver.h"
 #include <sys/wait.h>
 
@@ -69,6 +69,27 @@ static void counted(void) {
     }
 }
 
+// Memory of the first device is moved while the process has plain memory on a second one.
+static void two(const char *ready, const char *running) {
+    handle other;
+    ptr here, there;
+    const size_t words = MIB;
+    uint32_t *host = malloc(4 * words), *seen = malloc(4 * words);
+    for (size_t i = 0; i < words; i++) host[i] = (uint32_t)(i * 2654435761u);
+    make();
+    OK(cuMemAlloc_v2(&here, 4 * words));
+    OK(cuMemcpyHtoD_v2(here, host, 4 * words));
+    OK(cuCtxCreate_v2(&other, 0, 1));
+    OK(cuMemAlloc_v2(&there, 4 * words));
+    stand(ready, running);
+    OK(cuMemcpyDtoDAsync_v2(there, here, 4 * words, 0));
+    OK(cuMemcpyDtoH_v2(seen, there, 4 * words));
+    MUST(!memcmp(host, seen, 4 * words));
+    OK(cuMemFree_v2(there));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemFree_v2(here));
+}
+
 // Makes calls until the file `running` is gone.
 static void *calls(void *running) {
     ptr some;
@@ -114,6 +135,9 @@ int main(int count, char **arguments) {
         MUST(cuIpcGetMemHandle(handle_of, memory) != 0);
         OK(cuMemAlloc_v2(&memory, MIB));
         OK(cuIpcGetMemHandle(handle_of, memory));
+    } else if (!strcmp(arguments[1], "two")) {
+        MUST(count >= 4);
+        two(arguments[2], arguments[3]);
     } else {
         MUST(count >= 5);
         make();
