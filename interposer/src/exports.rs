@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The exported entry points and their slots.
 //!
-//! An export is one instruction: a jump through the symbol's slot. A slot points to one of four
+//! An export is one instruction: a jump through the symbol's slot. A slot points to one of five
 //! places:
 //! 1. Until the symbol's first call, its stub: the binder then opens the driver and looks the
 //!    symbol up.
@@ -10,6 +10,8 @@
 //!    a stub that informs the session. A call that must not overtake launches goes to a stub that
 //!    checks the [queue](deferred).
 //! 4. Weft's own answer, if the symbol or the driver is missing.
+//! 5. In a job with movable memory, a stub that counts the call, and then 2, 3 or 4
+//!    ([`crate::movable::gate`]).
 //!
 //! A slot leaves 1 once, and returns once if its hook depends on a later decision
 //! ([`choose_anew`]). Stack arguments stay untouched, so any signature passes. No function here may
@@ -262,8 +264,13 @@ unsafe extern "C" fn queue_gate() {
 #[unsafe(naked)]
 unsafe extern "C" fn counted_gate() {
     std::arch::naked_asm!(
+        // The unwinder passes this frame: a thread may be cancelled in the driver.
+        ".cfi_startproc",
         "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
         "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
         "sub rsp, 80",
         "mov [rbp - 8], rdi",
         "mov [rbp - 16], rsi",
@@ -295,7 +302,9 @@ unsafe extern "C" fn counted_gate() {
         "call {leave}",
         "mov rax, [rbp - 8]",
         "leave",
+        ".cfi_def_cfa rsp, 8",
         "ret",
+        ".cfi_endproc",
         enter = sym gate::enter,
         leave = sym gate::leave,
     )

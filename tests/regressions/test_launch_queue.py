@@ -103,7 +103,8 @@ def test_a_thread_that_is_cancelled_in_the_driver_ends_as_without_weft(scene):
         plain = scene.plain(program, more=more)
         under = scene.strict(program, more=more)
         traced = scene.strict(program, more=more, mode="trace")
-        for job in (plain, under, traced):
+        movable = scene.strict(program, more={**more, "WEFT_BACKING": "movable"})
+        for job in (plain, under, traced, movable):
             scene.finish(job)
             assert job.stdout() == wanted, f"{job.name}, {where}: {job.stdout()}"
 

@@ -2,9 +2,9 @@
 //! The calls that weft hooks. All other calls go straight to the driver.
 //!
 //! A hook has the driver function's signature, calls the driver once with the client's arguments,
-//! and returns its result. Exceptions: deferred launches, allocations above the quota, managed
-//! memory, priorities of a background job's streams. Bookkeeping may fail without effect on the
-//! call. Hooks allocate or lock only around calls that load code, build graphs, begin captures,
+//! and returns its result. Exceptions: deferred launches, allocations above the quota, managed and
+//! movable memory, priorities of a background job's streams. Bookkeeping may fail without effect on
+//! the call. Hooks allocate or lock only around calls that load code, build graphs, begin captures,
 //! make streams or take memory, never at launches.
 //!
 //! A hook whose call must not overtake deferred launches first empties the launch queue

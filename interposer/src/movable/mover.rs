@@ -129,6 +129,9 @@ impl Drop for Moving {
 /// Lets the calling thread end the process, even if its memory is away. Waits, bounded, for a move
 /// under way: the driver ends after this.
 pub fn ending() {
+    if !STARTED.load(Ordering::Acquire) {
+        return;
+    }
     ENDS.store(true, Ordering::SeqCst);
     let begun = clock::now();
     while MOVES.load(Ordering::SeqCst) && clock::now().saturating_sub(begun) < END_TIMEOUT_NS {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """PyTorch with movable memory, evicted and resumed in the middle of its steps.
 
-  pytest tests/clients/test_movable.py
+  pytest tests/clients/test_evicted.py
 
 Its tensors have known contents in each step (programs/torch_moved.py), which it compares at the
 end. The case fails if a move loses a byte, or if a step runs while memory is away.
