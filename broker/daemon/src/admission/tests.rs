@@ -13,6 +13,7 @@ use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::transport::map::SharedLane;
 
 mod auto_backing;
+mod evicted;
 mod free_memory;
 mod seen;
 mod shared;
