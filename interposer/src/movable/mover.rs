@@ -343,10 +343,12 @@ impl MemoryMover {
         if let Err(error) = blocks::copy_in() {
             // The copies are still there.
             let change = throttle::changing(at);
-            if let Ok(bytes) = blocks::unmap_all() {
-                throttle::memory_changed(at, -signed(bytes), 0);
-            }
+            // Blocks that the driver does not unmap stay counted.
+            let _ = blocks::unmap_all();
+            let (_, bytes) = blocks::totals();
+            throttle::memory_changed(at, -signed(bytes), 0);
             drop(change);
+            self.away = Some(Away { bytes, ..away });
             return Err(refused(error));
         }
         self.away = None;
