@@ -582,7 +582,8 @@ impl OutcomeBook {
                 Won {
                     over_exclusive_ns: sums.sum.background_gpu,
                     plain_ns: plain,
-                    of_plain: (plain > 0 && sums.sum.background_gpu > 0).then(|| (sums.sum.background_gpu as f64 / plain as f64).min(1.0)),
+                    of_plain: (plain > 0 && sums.sum.background_gpu > 0)
+                        .then(|| (sums.sum.background_gpu as f64 / plain as f64).min(1.0)),
                 }
             }),
             requests: status.requests,
