@@ -48,8 +48,15 @@ pub fn main(args: StatusArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Uptime of a broker from which on the jobs of the one before have attached, s. They look for a
+/// new broker once a second.
+const ATTACHED_AFTER_S: f64 = 3.0;
+
 /// Processes that should be among the jobs but bypass weft.
 fn past_weft(status: &Status) -> Vec<String> {
+    if status.broker.uptime_s < ATTACHED_AFTER_S {
+        return Vec::new();
+    }
     let attached: Vec<u32> = status.clients.iter().map(|client| client.pid).collect();
     let lines = super::outside::processes(&attached).into_iter().map(|process| {
         let command = text::cut(&process.command, text::COMMAND);
