@@ -460,7 +460,7 @@ fn profiling_a_job_tells_what_was_learnt() {
     ]);
     let said = text(&output.stderr);
     assert!(
-        said.contains("profile job: 1 kernels, 30 samples of 30 launches in 1 process"),
+        said.contains("profile job: 1 kernel, 30 samples of 30 launches in 1 process"),
         "{said}"
     );
     assert!(output.status.success());
