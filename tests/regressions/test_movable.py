@@ -13,10 +13,10 @@ MOVED = 96
 
 
 @pytest.fixture
-def movable(scene):
-    """Starts jobs with movable memory on a device with room for two contexts and 224 MiB, and a
-    broker."""
-    scene.device.settings["SIMGPU_MEMORY"] = str(GIB)
+def movable(scene, request):
+    """Starts jobs with movable memory on a device with room for two contexts and 224 MiB, or of
+    another size, and a broker."""
+    scene.device.settings["SIMGPU_MEMORY"] = str(getattr(request, "param", GIB))
     scene.broker.start()
     program = compiled(scene, "movable.c")
 
@@ -107,6 +107,40 @@ def test_a_second_job_uses_the_memory_of_an_evicted_one(scene, movable):
     done(scene, "resume", first.pid)
     scene.finish(first)
     assert b"all as it should be" in first.stdout() and b"all as it should be" in second.stdout()
+
+
+# Three contexts and 2.9 GB, which the declared needs divide.
+@pytest.mark.parametrize("movable", [4 * GIB], indirect=True, ids=["three jobs"])
+@pytest.mark.parametrize("kill", [False, True], ids=["one broker", "broker killed"])
+def test_memory_of_a_less_important_job_makes_room_for_one_that_waits(scene, movable, kill):
+    def state(job):
+        return (scene.row(job)["eviction"] or {}).get("state")
+
+    low = movable("low", 70, WEFT_MEMORY="2000MiB", WEFT_PRIORITY="7")
+    equal = movable("equal", 40, WEFT_MEMORY="500MiB", WEFT_PRIORITY="2")
+    ends = scene.folder / "service.running"
+    ends.touch()
+    ready = scene.folder / "service.ready"
+    own = {"WEFT_MEMORY": "1500MiB", "WEFT_PRIORITY": "2", "WEFT_BACKING": "device"}
+    service = scene.job([scene.folder / "movable", ready, ends, 70], "service", more=own)
+    # It begins while the others live.
+    stands(service, ready)
+    assert [state(job) for job in (low, equal)] == ["evicted", "device"]
+    assert "moves to the host" in low.stderr() and "moves to the host" in service.stderr()
+    if kill:
+        scene.broker.job.kill()
+        scene.broker.start()
+        for job in (low, equal, service):
+            scene.attached(job)
+        assert jobs.wait_until(lambda: state(low) == "evicted", BOUND), scene.row(low)
+    # An order by hand is kept, and the end of the service brings the other one back.
+    done(scene, "pause", "--evict", equal.pid)
+    ends.unlink()
+    scene.finish(service)
+    assert jobs.wait_until(lambda: state(low) == "device", BOUND), scene.row(low)
+    assert state(equal) == "evicted"
+    done(scene, "resume", equal.pid)
+    right(scene, low, equal)
 
 
 def test_an_evicted_job_returns_when_its_broker_was_killed(scene, movable):

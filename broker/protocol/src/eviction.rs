@@ -48,6 +48,26 @@ impl Residence {
     }
 }
 
+/// Why memory left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum EvictionCause {
+    /// By a command: it stays until another one.
+    Command = 0,
+    /// To make room for another job: it returns when there is room.
+    Room = 1,
+}
+
+impl EvictionCause {
+    /// The cause of this order.
+    pub fn of(order: u32) -> EvictionCause {
+        match order & 2 {
+            0 => EvictionCause::Command,
+            _ => EvictionCause::Room,
+        }
+    }
+}
+
 /// Why an order was not carried out, or not yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle {
@@ -103,8 +123,8 @@ impl Obstacle {
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct EvictionSlot {
-    /// Broker: twice the number of the latest order, plus 1 for an eviction; 0: none. A shared
-    /// futex for the client's thread.
+    /// Broker: four times the number of the latest order, plus 1 for an eviction, plus 2 if it
+    /// makes room for another job; 0: none. A shared futex for the client's thread.
     pub order: AtomicU32,
     /// Client: the latest order that was carried out or refused.
     pub answered: AtomicU32,
@@ -119,6 +139,8 @@ pub struct EvictionSlot {
     pub evicted: AtomicU64,
     /// Client: when they left, ns of the machine's clock; 0: they did not.
     pub since: AtomicU64,
+    /// Client: a [`EvictionCause`].
+    cause: AtomicU32,
 }
 
 /// Whether this order is to evict.
@@ -128,10 +150,10 @@ pub fn evicts(order: u32) -> bool {
 
 impl EvictionSlot {
     /// Gives a new order. Returns its word. The caller wakes the client.
-    pub fn give_order(&self, evict: bool) -> u32 {
+    pub fn give_order(&self, evict: bool, cause: EvictionCause) -> u32 {
         let next = |order: u32| {
-            let number = (((order >> 1) + 1) & (u32::MAX >> 1)).max(1);
-            number << 1 | u32::from(evict)
+            let number = (((order >> 2) + 1) & (u32::MAX >> 2)).max(1);
+            number << 2 | (cause as u32) << 1 | u32::from(evict)
         };
         let given = self
             .order
@@ -142,6 +164,19 @@ impl EvictionSlot {
     /// Place of the memory.
     pub fn residence(&self) -> Residence {
         Residence::from_word(self.residence.load(Ordering::Acquire))
+    }
+
+    /// Why the memory left. Of use only while it is away.
+    pub fn cause(&self) -> EvictionCause {
+        match self.cause.load(Ordering::Relaxed) {
+            0 => EvictionCause::Command,
+            _ => EvictionCause::Room,
+        }
+    }
+
+    /// Writes why the memory left.
+    pub fn set_cause(&self, cause: EvictionCause) {
+        self.cause.store(cause as u32, Ordering::Relaxed);
     }
 
     /// Why the latest order was not carried out, or not yet.
@@ -172,11 +207,20 @@ mod tests {
     #[test]
     fn each_order_is_a_new_word_and_none_is_zero() {
         let slot = EvictionSlot::default();
-        let (evict, resume, again) = (slot.give_order(true), slot.give_order(false), slot.give_order(false));
+        let give = |evict| slot.give_order(evict, EvictionCause::Command);
+        let (evict, resume, again) = (give(true), give(false), give(false));
         assert!(evicts(evict) && !evicts(resume) && resume != again);
+        assert_eq!(EvictionCause::of(evict), EvictionCause::Command);
         assert_eq!(slot.order.load(Ordering::Relaxed), again);
         slot.order.store(u32::MAX, Ordering::Relaxed);
-        assert!(slot.give_order(false) > 1, "numbers begin anew, and 0 is no order");
+        assert!(
+            slot.give_order(false, EvictionCause::Command) > 1,
+            "numbers begin anew, and 0 is no order"
+        );
+        let room = slot.give_order(true, EvictionCause::Room);
+        assert!(evicts(room) && EvictionCause::of(room) == EvictionCause::Room);
+        slot.set_cause(EvictionCause::Room);
+        assert_eq!(slot.cause(), EvictionCause::Room);
     }
 
     #[test]

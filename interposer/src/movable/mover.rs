@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rustix::thread::futex;
 use weft_protocol::Ns;
-use weft_protocol::eviction::{EvictionSlot, Obstacle, Residence, evicts};
+use weft_protocol::eviction::{EvictionCause, EvictionSlot, Obstacle, Residence, evicts};
 use weft_protocol::host;
 
 use super::{blocks, gate};
@@ -151,6 +151,8 @@ struct Away {
     missed: Ns,
     /// Whether it returns without an order, because a move out failed.
     returns: bool,
+    /// Why it left.
+    cause: EvictionCause,
 }
 
 struct MemoryMover {
@@ -195,7 +197,11 @@ impl MemoryMover {
             match self.away {
                 None if fresh && evicts(order) => {
                     let may = passes && !ENDS.load(Ordering::SeqCst);
-                    let left = if may { self.evict() } else { Err(Obstacle::Internal) };
+                    let left = if may {
+                        self.evict(EvictionCause::of(order))
+                    } else {
+                        Err(Obstacle::Internal)
+                    };
                     self.answer(order, left.err());
                 }
                 Some(_) if returns => match self.restore() {
@@ -206,7 +212,12 @@ impl MemoryMover {
                     }
                 },
                 // It is so already.
-                _ if fresh => self.answer(order, None),
+                _ if fresh => {
+                    if let Some(away) = &mut self.away {
+                        away.cause = EvictionCause::of(order);
+                    }
+                    self.answer(order, None);
+                }
                 _ => {}
             }
             drop(moving);
@@ -229,7 +240,10 @@ impl MemoryMover {
         let slot = self.slot();
         slot.movable.store(bytes, Ordering::Relaxed);
         match self.away {
-            Some(away) => slot.set_residence(Residence::Evicted, away.bytes, away.since),
+            Some(away) => {
+                slot.set_cause(away.cause);
+                slot.set_residence(Residence::Evicted, away.bytes, away.since);
+            }
             None if bytes > 0 => slot.set_residence(Residence::Device, 0, 0),
             None => slot.set_residence(Residence::Fixed, 0, 0),
         }
@@ -248,7 +262,7 @@ impl MemoryMover {
         away.returns || away.missed != 0 && now.saturating_sub(away.missed) >= ORPHAN_NS
     }
 
-    fn evict(&mut self) -> Result<(), Obstacle> {
+    fn evict(&mut self, cause: EvictionCause) -> Result<(), Obstacle> {
         let (bytes, _) = blocks::totals();
         let at = blocks::place().ok_or(Obstacle::NothingMovable)?;
         if SHARED.load(Ordering::Acquire) {
@@ -289,6 +303,7 @@ impl MemoryMover {
             claim: throttle::leaves_device(at, bytes),
             missed: 0,
             returns: moved.is_err(),
+            cause,
         });
         moved.map(drop)
     }

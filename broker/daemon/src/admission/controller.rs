@@ -26,6 +26,7 @@ use super::growth::{Grower, Growth};
 use super::history::AdmissionHistory;
 use super::job_table::{self, Gang, JobTable, context_on};
 use super::ledger::{Journal, Ledger, Page};
+use super::making_room::RoomMaking;
 use super::member::{Member, Terms};
 use super::notify::{self, PositionLines};
 use super::observed_usage::{self, ObservedUsage};
@@ -71,6 +72,7 @@ pub struct Controller {
     growth: Growth,
     promises: Promises,
     suspended: SuspendedJobs,
+    room: RoomMaking,
     position_lines: PositionLines,
     history: AdmissionHistory,
     /// Limits on what users may have at once.
@@ -107,6 +109,7 @@ impl Controller {
             growth: Growth::default(),
             promises: Promises::default(),
             suspended: SuspendedJobs::default(),
+            room: RoomMaking::default(),
             position_lines: PositionLines::default(),
             history: AdmissionHistory::from_counts(page.sums),
             rights: Rights::default(),
@@ -1078,6 +1081,7 @@ impl Controller {
         self.observer.check_exited();
         self.check_suspended();
         self.check_evicted();
+        self.make_room();
         self.check_growth();
         self.check_usage(clock::now());
     }
@@ -1111,6 +1115,48 @@ impl Controller {
         for (job, bytes) in given {
             self.log(job, format_args!("is on the host: {} are free", shown(bytes)));
             self.decide(Event::Gives(job, bytes));
+        }
+    }
+
+    /// Moves memory of less important jobs to the host for jobs that wait, and back.
+    fn make_room(&mut self) {
+        let now = clock::now();
+        for job in self.room.ordered() {
+            let refuses = |member: &Member| member.refuses_to_leave();
+            if self
+                .jobs
+                .gang(job)
+                .is_some_and(|gang| gang.members.values().any(refuses))
+            {
+                self.room.refused(job, now);
+            }
+        }
+        let orders = self.room.check(now, &self.machine, &self.jobs);
+        if let Some((waiting, leave)) = orders.leave {
+            let of = |job: Job| self.jobs.gang(job).map_or_else(String::new, Gang::called);
+            for (job, bytes) in &leave {
+                self.log(*job, format_args!("leaves {} to {waiting:?}", shown(*bytes)));
+                if let Some(gang) = self.jobs.gang(*job) {
+                    gang.say(&format!(
+                        "its memory moves to the host, because {} is more important and waits for memory; it comes back by itself",
+                        of(waiting)
+                    ));
+                    gang.members.values().for_each(|member| member.order_move(true));
+                }
+            }
+            if let Some(gang) = self.jobs.gang(waiting) {
+                let names: Vec<String> = leave.iter().map(|(job, _)| of(*job)).collect();
+                gang.say(&format!(
+                    "memory of {} moves to the host to make room",
+                    names.join(", ")
+                ));
+            }
+        }
+        for job in orders.back {
+            self.log(job, format_args!("returns to the device"));
+            if let Some(gang) = self.jobs.gang(job) {
+                gang.members.values().for_each(|member| member.order_move(false));
+            }
         }
     }
 

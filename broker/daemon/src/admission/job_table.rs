@@ -116,6 +116,14 @@ impl Gang {
         self.members.values().for_each(|member| member.say(line));
     }
 
+    /// Its name, or the number of one of its processes.
+    pub fn called(&self) -> String {
+        match (self.name.is_empty(), self.members.values().next()) {
+            (true, Some(member)) => format!("process {}", member.entry().pid),
+            _ => self.name.clone(),
+        }
+    }
+
     /// Whether no process is attached or may reattach.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty() && self.unreattached.is_empty()

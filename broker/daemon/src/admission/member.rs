@@ -16,7 +16,7 @@ use crate::server::ToTheClient;
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::{AdmissionState, Moves, SlotBacking};
 use weft_protocol::control::ToClient;
-use weft_protocol::eviction::Residence;
+use weft_protocol::eviction::{EvictionCause, EvictionSlot, Residence};
 
 /// Time after which a change of a client's memory counts as stuck. Changes take microseconds, in a
 /// busy driver some milliseconds. If one takes longer, the client is stopped (Ctrl-Z, a debugger)
@@ -176,6 +176,26 @@ impl Member {
             return 0;
         }
         given
+    }
+
+    /// Its movable memory.
+    pub fn eviction(&self) -> &EvictionSlot {
+        &self.entry.lane.eviction
+    }
+
+    /// Orders it to move its memory to the host, or back, for the sake of other jobs.
+    pub fn order_move(&self, evict: bool) {
+        let slot = self.eviction();
+        if slot.residence() != Residence::Fixed {
+            slot.give_order(evict, EvictionCause::Room);
+            let _ = futex::wake(&slot.order, futex::Flags::empty(), i32::MAX as u32);
+        }
+    }
+
+    /// Whether it refused the latest order to leave.
+    pub fn refuses_to_leave(&self) -> bool {
+        let slot = self.eviction();
+        slot.residence() == Residence::Device && slot.obstacle().is_some()
     }
 
     /// Takes all quota that it does not use, if its memory is on the host. Returns the bytes.

@@ -52,6 +52,7 @@ pub mod heartbeat;
 mod history;
 mod job_table;
 mod ledger;
+mod making_room;
 mod member;
 mod notify;
 mod observed_usage;

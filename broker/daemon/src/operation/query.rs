@@ -29,7 +29,7 @@ use weft_api::status::{self, BrokerStatus, ClientStatus, DeviceStatus, Status};
 use weft_api::users::name_of;
 use weft_protocol::VERSION;
 use weft_protocol::control::is_uuid;
-use weft_protocol::eviction::Residence;
+use weft_protocol::eviction::{EvictionCause, Residence};
 use weft_protocol::latency_budget::LatencyBudget;
 
 /// The sources of answers.
@@ -310,7 +310,7 @@ impl QueryHandler {
         let moves = |entry: &&Arc<Entry>| entry.lane.eviction.residence() != Residence::Fixed;
         for entry in found.iter().filter(moves) {
             let slot = &entry.lane.eviction;
-            slot.give_order(evict);
+            slot.give_order(evict, EvictionCause::Command);
             let _ = futex::wake(&slot.order, futex::Flags::empty(), i32::MAX as u32);
         }
         Answer::Set(found.len())

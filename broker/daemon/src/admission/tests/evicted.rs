@@ -2,7 +2,7 @@
 //! Jobs whose memory is on the host: others get it, and they claim it before they return.
 
 use super::*;
-use weft_protocol::eviction::Residence;
+use weft_protocol::eviction::{EvictionCause, Residence, evicts};
 
 #[test]
 fn memory_on_the_host_is_for_others_until_it_is_claimed() {
@@ -19,7 +19,7 @@ fn memory_on_the_host_is_for_others_until_it_is_claimed() {
     broker.handle.tick();
     assert!(!begins(), "the device is full");
     // It says so, but it still moves, or returns already.
-    let order = slot.give_order(true);
+    let order = slot.give_order(true, EvictionCause::Command);
     slot.set_residence(Residence::Evicted, 5 * GB, 1);
     counters.memory.store(GB / 8, Ordering::Relaxed);
     broker.handle.tick();
@@ -28,7 +28,7 @@ fn memory_on_the_host_is_for_others_until_it_is_claimed() {
     broker.handle.tick();
     assert!(begins() && quota() == GB / 8, "{}", quota());
     // Its return claims the memory, and is denied while the other one has it.
-    slot.give_order(false);
+    slot.give_order(false, EvictionCause::Command);
     let answers = || moved.lane.admission_slot.answers.load(Ordering::Relaxed);
     let before = answers();
     broker.handle.more(moved.client, 5 * GB, 0);
@@ -38,4 +38,40 @@ fn memory_on_the_host_is_for_others_until_it_is_claimed() {
     assert_eq!(quota(), 5 * GB + GB / 8);
     broker.handle.tick();
     assert_eq!(quota(), 5 * GB + GB / 8, "it is about to take them");
+}
+
+/// Whether the condition holds within some checks.
+fn soon(broker: &Broker, holds: impl Fn() -> bool) -> bool {
+    (0..200).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        broker.handle.tick();
+        holds()
+    })
+}
+
+#[test]
+fn a_less_important_jobs_memory_makes_room_and_returns() {
+    let mut broker = Broker::begin(None);
+    let (one, two) = (Somebody::new(), Somebody::new());
+    let low = broker.comes(one.pid(), "low", 5 * GB, None);
+    let slot = &low.lane.eviction;
+    let order = || slot.order.load(Ordering::Relaxed);
+    low.lane.counters.memory.store(5 * GB, Ordering::Relaxed);
+    slot.movable.store(4 * GB, Ordering::Relaxed);
+    slot.set_residence(Residence::Device, 0, 0);
+    let high = broker.comes(two.pid(), "high", 5 * GB, None);
+    assert!(!soon(&broker, || order() != 0), "equals leave each other their memory");
+    broker.handle.priority(high.client, 2);
+    assert!(soon(&broker, || order() != 0));
+    let left = order();
+    assert!(evicts(left) && EvictionCause::of(left) == EvictionCause::Room);
+    // It leaves.
+    low.lane.counters.memory.store(GB, Ordering::Relaxed);
+    slot.set_cause(EvictionCause::Room);
+    slot.set_residence(Residence::Evicted, 4 * GB, 1);
+    slot.answered.store(left, Ordering::Relaxed);
+    assert!(soon(&broker, || standing(&high) == AdmissionState::Admitted));
+    assert!(!soon(&broker, || order() != left), "the other one has the memory");
+    broker.handle.gone(high.client);
+    assert!(soon(&broker, || order() != left) && !evicts(order()));
 }

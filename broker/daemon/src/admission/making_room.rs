@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Room for a job that waits for memory: movable memory of less important jobs moves to the host,
+//! and returns when there is room again.
+//!
+//! * Only for a job whose need is known, and only if all of it can begin then.
+//! * The fewest jobs, and of those the fewest bytes. No job twice within [`APART_NS`].
+//! * A job returns by the broker's order only if it left for that, and with its declared need.
+//!   `weft pause --evict` stays.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+use super::job_table::{Gang, JobTable};
+use super::member::Member;
+use weft_admission::{Admission, DeviceId, Job};
+use weft_protocol::Ns;
+use weft_protocol::eviction::{EvictionCause, EvictionSlot, Residence, evicts};
+
+/// Time between two moves of a job, ns: it keeps most of its speed.
+const APART_NS: Ns = 600_000_000_000;
+
+/// Time after which a job that refused is asked again, ns.
+const AGAIN_NS: Ns = 10_000_000_000;
+
+/// Interval of checks, ns.
+const CHECK_NS: Ns = 250_000_000;
+
+/// The moves so far.
+#[derive(Debug, Default)]
+pub struct RoomMaking {
+    /// When jobs were ordered to leave.
+    ordered: HashMap<Job, Ns>,
+    checked_at: Ns,
+}
+
+/// Orders of a check.
+#[derive(Debug, Default)]
+pub struct RoomOrders {
+    /// The job that gets room, and the jobs that leave for it with their bytes.
+    pub leave: Option<(Job, Vec<(Job, u64)>)>,
+    /// Jobs that return.
+    pub back: Vec<Job>,
+}
+
+impl RoomMaking {
+    /// Checks all jobs, if it is time.
+    pub fn check(&mut self, now: Ns, machine: &Admission, jobs: &JobTable) -> RoomOrders {
+        let mut orders = RoomOrders::default();
+        if now.saturating_sub(self.checked_at) < CHECK_NS {
+            return orders;
+        }
+        let away: Vec<Job> = jobs
+            .iter()
+            .filter(|(_, gang)| gang.members.values().any(left_for_room))
+            .map(|(job, _)| job)
+            .collect();
+        if machine.count().0 == 0 && away.is_empty() {
+            return orders;
+        }
+        self.checked_at = now;
+        self.ordered.retain(|job, _| jobs.gang(*job).is_some());
+        // One move at a time: its result changes what is free.
+        if jobs.members().any(|member| leaves(member.eviction())) {
+            return orders;
+        }
+        orders.leave = self.leaving(now, machine, jobs);
+        if orders.leave.is_none() {
+            orders.back = returning(&away, machine, jobs);
+        }
+        orders
+    }
+
+    /// Room for the first waiting job for which there can be enough.
+    fn leaving(&mut self, now: Ns, machine: &Admission, jobs: &JobTable) -> Option<(Job, Vec<(Job, u64)>)> {
+        let view = machine.view();
+        let waiting = view.waiting.iter();
+        for waiter in waiting.filter(|waiter| waiter.lack.is_some() && waiter.capped.is_none() && !waiter.suspended) {
+            let may = |device: DeviceId| waiter.ask.devices.is_empty() || waiter.ask.devices.contains(&device);
+            for (device, _, free) in view.devices.iter().filter(|(device, ..)| may(device.id)) {
+                let lower = |job: &Job| {
+                    let running = view.running.iter().find(|running| running.ask.job == *job);
+                    running.is_some_and(|running| running.ask.priority > waiter.ask.priority)
+                };
+                let candidates: Vec<(Job, u64)> = jobs
+                    .on(device.id)
+                    .filter(|(job, _)| lower(job) && self.may_leave(*job, now))
+                    .map(|(job, gang)| (job, gang.members.values().map(gain).sum()))
+                    .filter(|(_, bytes)| *bytes > 0)
+                    .collect();
+                if let Some(chosen) = enough(waiter.needs.saturating_sub(*free), &candidates) {
+                    self.ordered.extend(chosen.iter().map(|(job, _)| (*job, now)));
+                    return Some((waiter.ask.job, chosen));
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether a job did not leave lately.
+    fn may_leave(&self, job: Job, now: Ns) -> bool {
+        self.ordered
+            .get(&job)
+            .is_none_or(|at| now.saturating_sub(*at) >= APART_NS)
+    }
+
+    /// Notes that a job refused: it may be asked again before [`APART_NS`].
+    pub fn refused(&mut self, job: Job, now: Ns) {
+        if let Some(at) = self.ordered.get_mut(&job) {
+            *at = now.saturating_sub(APART_NS - AGAIN_NS);
+        }
+    }
+
+    /// Jobs that were ordered to leave.
+    pub fn ordered(&self) -> Vec<Job> {
+        self.ordered.keys().copied().collect()
+    }
+}
+
+/// Jobs that left for room and fit again, while no more important job waits.
+fn returning(away: &[Job], machine: &Admission, jobs: &JobTable) -> Vec<Job> {
+    let view = machine.view();
+    let mut back = Vec::new();
+    for (device, _, free) in &view.devices {
+        let mut free = *free;
+        let mut on_device: Vec<_> = view
+            .running
+            .iter()
+            .filter(|running| running.device == device.id && away.contains(&running.ask.job))
+            .collect();
+        on_device.sort_by_key(|running| running.ask.priority);
+        for running in on_device {
+            let Some(gang) = jobs.gang(running.ask.job) else {
+                continue;
+            };
+            let needs = to_return(gang);
+            let waits = view
+                .waiting
+                .iter()
+                .any(|waiter| waiter.ask.priority < running.ask.priority);
+            if !waits && needs <= free {
+                free -= needs;
+                back.push(running.ask.job);
+            }
+        }
+    }
+    back
+}
+
+/// Whether an order to leave is being carried out.
+fn leaves(slot: &EvictionSlot) -> bool {
+    let order = slot.order.load(Ordering::Acquire);
+    slot.residence() != Residence::Fixed && evicts(order) && order != slot.answered.load(Ordering::Acquire)
+}
+
+/// Whether its memory left to make room, and has no order to return.
+fn left_for_room(member: &Member) -> bool {
+    let slot = member.eviction();
+    let answered = slot.order.load(Ordering::Acquire) == slot.answered.load(Ordering::Acquire);
+    slot.residence() == Residence::Evicted && slot.cause() == EvictionCause::Room && answered
+}
+
+/// Bytes that a job claims for its return: those on the host, or the rest of its declared need.
+fn to_return(gang: &Gang) -> u64 {
+    let on_host = |member: &Member| member.eviction().evicted.load(Ordering::Relaxed);
+    let sum = |of: fn(&Member) -> u64| gang.members.values().map(of).sum::<u64>();
+    let declared = if gang.declared { gang.asked } else { 0 };
+    sum(on_host).max(declared.saturating_sub(sum(Member::quota)))
+}
+
+/// Bytes that others get if this client's movable memory leaves.
+fn gain(member: &Member) -> u64 {
+    let slot = member.eviction();
+    let movable = slot.movable.load(Ordering::Relaxed);
+    match slot.residence() {
+        Residence::Device if movable > 0 => {
+            let stays = member.held().saturating_sub(movable);
+            member.quota().saturating_sub(stays)
+        }
+        _ => 0,
+    }
+}
+
+/// The fewest jobs that have `lack` bytes, and of these nearly the fewest bytes. `None`: all have
+/// less, or nothing is lacking.
+fn enough(lack: u64, jobs: &[(Job, u64)]) -> Option<Vec<(Job, u64)>> {
+    let mut left = jobs.to_vec();
+    left.sort_by_key(|(job, bytes)| (std::cmp::Reverse(*bytes), *job));
+    let (mut chosen, mut lacking) = (Vec::new(), lack);
+    while lacking > 0 {
+        // The smallest that is enough, else the largest.
+        let at = left.iter().rposition(|(_, bytes)| *bytes >= lacking).unwrap_or(0);
+        if left.is_empty() {
+            return None;
+        }
+        let next = left.remove(at);
+        lacking = lacking.saturating_sub(next.1);
+        chosen.push(next);
+    }
+    (!chosen.is_empty()).then_some(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fewest_jobs_and_of_these_the_fewest_bytes_make_room() {
+        let jobs = |bytes: &[u64]| -> Vec<(Job, u64)> {
+            bytes
+                .iter()
+                .enumerate()
+                .map(|(nth, bytes)| (Job(nth as u64), *bytes))
+                .collect()
+        };
+        let chosen = |lack, bytes: &[u64]| {
+            enough(lack, &jobs(bytes)).map(|chosen| chosen.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>())
+        };
+        assert_eq!(chosen(0, &[5]), None, "nothing is lacking");
+        assert_eq!(chosen(6, &[5]), None);
+        assert_eq!(chosen(4, &[9, 5, 2]), Some(vec![5]));
+        assert_eq!(chosen(10, &[9, 5, 2]), Some(vec![9, 2]));
+        assert_eq!(chosen(15, &[9, 5, 2]), Some(vec![9, 5, 2]));
+        assert_eq!(chosen(17, &[9, 5, 2]), None);
+        assert_eq!(chosen(1, &[]), None);
+    }
+}
