@@ -151,7 +151,13 @@ def test_an_evicted_job_returns_when_its_broker_was_killed(scene, movable):
     scene.attached(job)
     # The next broker knows it, and has it stay.
     assert jobs.wait_until(lambda: (scene.row(job)["eviction"] or {}).get("state") == "evicted", BOUND), scene.row(job)
-    done(scene, "resume", job.pid)
+    # An unknown name keeps no known one.
+    assert "nosuch" in done(scene, "resume", "nosuch", job.pid, code=1)
+    assert scene.row(job)["eviction"]["state"] == "device", scene.row(job)
+    scene.broker.job.kill()
+    scene.broker.start()
+    scene.attached(job)
+    # Before its first report.
     done(scene, "pause", "--evict", job.pid)
     scene.broker.job.kill()
     # It returns by itself, and ends well.

@@ -12,7 +12,7 @@ use super::job::{TIMED_OUT, select};
 use super::status::ask;
 use weft_api::admin::{self, Question};
 use weft_api::paths::Places;
-use weft_api::status::{ClientStatus, EvictionStatus, NOTHING_MOVABLE};
+use weft_api::status::{ClientStatus, EvictionStatus, NOTHING_MOVABLE, Status};
 
 /// Interval at which the broker is asked.
 const ASKED_AGAIN: Duration = Duration::from_millis(50);
@@ -48,7 +48,7 @@ fn progress(before: u32, now: Option<&EvictionStatus>, evict: bool) -> Progress 
 
 /// Orders jobs to move their memory, and waits for them. Prints a line for each failure.
 pub fn order(places: &Places, jobs: &[String], evict: bool, timeout: Duration) -> Result<ExitCode> {
-    let status = ask(places)?;
+    let status = reported(places, jobs)?;
     let mut code = ExitCode::SUCCESS;
     let mut wanted: Vec<ClientStatus> = Vec::new();
     for word in jobs {
@@ -106,6 +106,24 @@ pub fn order(places: &Places, jobs: &[String], evict: bool, timeout: Duration) -
                 eprintln!("weft: client {client} is still not moved: {why}");
             }
             return Ok(ExitCode::from(TIMED_OUT));
+        }
+        std::thread::sleep(ASKED_AGAIN);
+    }
+}
+
+/// The status, once these jobs have reported their movable memory.
+fn reported(places: &Places, jobs: &[String]) -> Result<Box<Status>> {
+    /// Time after which a client has reported it, s.
+    const REPORTED_AFTER_S: f64 = 2.0;
+    loop {
+        let status = ask(places)?;
+        let named = jobs
+            .iter()
+            .filter_map(|word| select(word, &status.clients).ok())
+            .flatten();
+        let mut new = named.filter(|client| client.attached_s < REPORTED_AFTER_S && client.eviction.is_none());
+        if new.next().is_none() {
+            return Ok(status);
         }
         std::thread::sleep(ASKED_AGAIN);
     }

@@ -127,11 +127,10 @@ pub fn resume(args: &ResumeArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // A stopped process would not bring its memory back.
-    let (_, code) = signal(&rest, &[Signal::CONT])?;
-    match code == ExitCode::SUCCESS {
-        true => eviction::order(&Places::of_environment(), &rest, false, args.timeout),
-        false => Ok(code),
-    }
+    let (processes, code) = signal(&rest, &[Signal::CONT])?;
+    let known: Vec<String> = processes.iter().map(|process| process.client.to_string()).collect();
+    let moved = eviction::order(&Places::of_environment(), &known, false, args.timeout)?;
+    Ok(if code == ExitCode::SUCCESS { moved } else { code })
 }
 
 /// Continues the process that a word names, if it was a broker's job. Returns whether it did.

@@ -219,6 +219,8 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     if registry.count() > 0 {
         flags.wait_for_deaths();
     }
+    // Nor did one whose connection was closed first.
+    admission.tick();
     log::info!("ends: {why}; {} clients continue without weft", registry.count());
     // The threads that end below let clients go; that must free no memory.
     admission.close();
