@@ -246,11 +246,17 @@ impl Core {
             } => {
                 let Some(slot) = self.known(client) else { return };
                 let (time, at) = (time.min(self.state.config.longest_cost), self.past(at));
-                self.observe(&Observed::Measured { slot, kernel, time, at });
-                if self.state.mode(slot) == Some(Mode::Background) {
-                    self.look_after_charges(slot, out);
-                }
-                return self.decide_soon();
+                return self.sampled(slot, &Observed::Measured { slot, kernel, time, at }, out);
+            }
+            Event::SampledAtMost {
+                client,
+                kernel,
+                most,
+                at,
+            } => {
+                let Some(slot) = self.known(client) else { return };
+                let (most, at) = (most.min(self.state.config.longest_cost), self.past(at));
+                return self.sampled(slot, &Observed::AtMost { slot, kernel, most, at }, out);
             }
             Event::SwitchCost(cost) => self.state.config.switch_cost = cost,
             Event::Slowdown(part) => self.state.config.slowdown = part.clamp(0.0, 1.0),
@@ -724,6 +730,15 @@ impl Core {
             self.top_up(slot, out);
         }
         true
+    }
+
+    /// Takes in what the device revealed of a kernel's time.
+    fn sampled(&mut self, slot: ClientSlot, seen: &Observed<'_>, out: &mut Vec<Decision>) {
+        self.observe(seen);
+        if self.state.mode(slot) == Some(Mode::Background) {
+            self.look_after_charges(slot, out);
+        }
+        self.decide_soon();
     }
 
     /// Has a background job's launches timed if their times have no other source, and sends it the

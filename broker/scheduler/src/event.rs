@@ -133,6 +133,17 @@ pub enum Event {
         /// When the kernel was launched.
         at: Ns,
     },
+    /// Like [`Event::Sampled`], but the time may contain more of the host's than of the kernel's.
+    SampledAtMost {
+        /// The client.
+        client: Client,
+        /// Hash of the kernel.
+        kernel: u64,
+        /// The most that the kernel took, ns.
+        most: Ns,
+        /// When the kernel was launched.
+        at: Ns,
+    },
     /// Time passed.
     Tick,
 }

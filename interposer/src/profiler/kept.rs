@@ -192,9 +192,11 @@ impl SamplerState {
     pub(super) fn tell(&mut self, around: SamplerContext<'_>, window: &EventWindow) {
         let points: Vec<Point> = window.taken.iter().map(|taken| taken.point).collect();
         for sample in window::samples(&points, self.tick.unwrap_or(0.0)) {
-            around
-                .link
-                .write(Kind::Sample, sample.at, sample.kernel, sample.time, sample.gap);
+            let (kind, time) = match sample.most {
+                Some(most) if !around.link.sampling() => (Kind::AtMost, most),
+                _ => (Kind::Sample, sample.time),
+            };
+            around.link.write(kind, sample.at, sample.kernel, time, sample.gap);
             self.told += 1;
         }
         // The broker reads five times a second anyway; a ring costs the job a system call and, for

@@ -289,18 +289,23 @@ impl Sampler {
             true => inside.usual_launch.is_usual(taken, AT_ONCE_NS),
             false => taken <= INTERRUPTED_NS,
         };
-        // If the device has passed the first event, it may have waited for the launch.
+        // If the device has passed the first event, it may have waited for the launch, or for the
+        // second event.
         let behind_work = || half.onto_idle || !serves || !ends || driver.query(half.start) == Reached::NotYet;
-        let mut unsure = if kept_core { 0 } else { taken };
+        let mut waited_for_host = false;
         let counts = result == 0
             && around.captures.load(Ordering::Acquire) == 0
             && driver.relaxed(|| {
-                if !behind_work() {
-                    unsure = taken;
-                }
-                !ends || driver.record(half.end, half.stream)
+                let recorded = !ends || driver.record(half.end, half.stream);
+                waited_for_host = !behind_work();
+                recorded
             });
         let left = clock::now();
+        let mut unsure = match (kept_core, waited_for_host) {
+            (_, true) => left.saturating_sub(half.asked),
+            (false, false) => taken,
+            (true, false) => 0,
+        };
         let records = half.launched.saturating_sub(half.asked) + left.saturating_sub(returned);
         // On an idle device the time of the records is the kernel's, too.
         if half.onto_idle && serves && ends && !inside.usual_records.kept_core(records, RECORDS_NS) {

@@ -4,6 +4,8 @@
 //! * An event takes time on the device (`tick`), so a kernel seems longer by one tick.
 //! * On an idle device the event before a launch is reached at once, and the launch follows when
 //!   the host has made it. That time belongs to the gap, not to the kernel.
+//! * A kernel that ended before the host recorded the event after it took at most the time between
+//!   the events. The middle counts.
 //! * A device that waits for the host also waits for the sampler. The sampler's time is subtracted
 //!   from the gap.
 #![forbid(unsafe_code)]
@@ -53,6 +55,8 @@ pub struct Sample {
     pub at: Ns,
     /// Kernel time, wall ns.
     pub time: Ns,
+    /// The most that it is, if the time between the events is the host's.
+    pub most: Option<Ns>,
     /// Idle time after it, wall ns, or [`NO_GAP`].
     pub gap: Ns,
 }
@@ -70,8 +74,9 @@ fn whole(ns: f64) -> Ns {
 /// Samples of a window, in launch order. `tick`: cost of an event, ns.
 pub fn samples(points: &[Point], tick: f64) -> impl Iterator<Item = Sample> {
     let mut last_end = f64::NEG_INFINITY;
-    // Each kernel's start, and the end of all work before it.
-    let real: Vec<(f64, f64)> = points
+    // Each kernel's start, the end of all work before it, and whether it ended before the host
+    // recorded the event after it.
+    let real: Vec<(f64, f64, bool)> = points
         .iter()
         .map(|point| {
             let idle_before = match last_end == f64::NEG_INFINITY {
@@ -83,14 +88,20 @@ pub fn samples(points: &[Point], tick: f64) -> impl Iterator<Item = Sample> {
             } else {
                 0.0
             };
+            let early = idle_before && !point.ended_after(point.left);
+            let late = if early {
+                (point.end - tick - point.start) / 2.0
+            } else {
+                late
+            };
             let begin = (point.start + late).min(point.end - tick).max(point.start);
             let before = last_end;
             last_end = last_end.max(point.end);
-            (begin, before)
+            (begin, before, early)
         })
         .collect();
     (0..points.len()).filter_map(move |at| {
-        let (point, &(begin, _)) = (points.get(at)?, real.get(at)?);
+        let (point, &(begin, _, early)) = (points.get(at)?, real.get(at)?);
         if point.end == f64::INFINITY {
             return None;
         }
@@ -100,7 +111,7 @@ pub fn samples(points: &[Point], tick: f64) -> impl Iterator<Item = Sample> {
         }
         let follower = points.get(at + 1).zip(real.get(at + 1));
         let gap = match follower {
-            Some((next, &(next_begin, ended))) if next.sequence == point.sequence + 1 && next.unsure == 0 => {
+            Some((next, &(next_begin, ended, _))) if next.sequence == point.sequence + 1 && next.unsure == 0 => {
                 let seen = next_begin - ended;
                 let ours = point.left.saturating_sub(point.returned) + next.launched.saturating_sub(next.entered);
                 let gap = (seen - tick).max(0.0);
@@ -112,6 +123,7 @@ pub fn samples(points: &[Point], tick: f64) -> impl Iterator<Item = Sample> {
             kernel: point.kernel,
             at: point.launched,
             time: whole(time).max(1),
+            most: early.then(|| whole(point.end - point.start - tick).max(1)),
             gap,
         })
     })
@@ -160,6 +172,20 @@ mod tests {
     }
 
     #[test]
+    fn of_a_kernel_that_ended_before_the_host_recorded_its_end_the_most_is_known() {
+        // The host records the second event 4 us after the first.
+        let of = |ns: f64| {
+            let points = [point(1, 0, 0.0, ns), point(2, 9_000, 9e9, f64::INFINITY)];
+            samples(&points, TICK_NS)
+                .next()
+                .map(|sample| (sample.time, sample.most))
+        };
+        assert_eq!(of(3_900.0), Some((1_700, Some(3_400))));
+        assert_eq!(of(4_100.0), Some((1_600, None)));
+        assert_eq!(of(0.0), Some((1, Some(1))));
+    }
+
+    #[test]
     fn a_full_queue_has_no_gaps_and_exact_times() {
         let points = [
             point(1, 0, 0.0, 50_500.0),
@@ -173,6 +199,7 @@ mod tests {
                 kernel: 20,
                 at: 6_000,
                 time: 100_000,
+                most: None,
                 gap: 0
             }
         );
@@ -182,6 +209,7 @@ mod tests {
                 kernel: 30,
                 at: 11_000,
                 time: 20_000,
+                most: None,
                 gap: NO_GAP
             }
         );
@@ -192,6 +220,7 @@ mod tests {
                 kernel: 10,
                 at: 1_000,
                 time: 48_000,
+                most: None,
                 gap: 0
             }
         );

@@ -329,7 +329,8 @@ fn whose(event: &Event) -> Option<Client> {
         | Event::Oversubscribed { client, .. }
         | Event::Budget { client, .. }
         | Event::PartialWait { client, .. }
-        | Event::Sampled { client, .. } => *client,
+        | Event::Sampled { client, .. }
+        | Event::SampledAtMost { client, .. } => *client,
         Event::Gone(client)
         | Event::Priority(client, _)
         | Event::Unprofiled(client)

@@ -239,6 +239,20 @@ impl LaneWatch {
                 seen.push(Observation::Launches(kernel, record.a));
                 return;
             }
+            Kind::AtMost => {
+                self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
+                let most = record.a;
+                events.push((
+                    at,
+                    Event::SampledAtMost {
+                        client,
+                        kernel,
+                        most,
+                        at,
+                    },
+                ));
+                return;
+            }
             Kind::Sample => {
                 self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
                 seen.extend(self.sample(record));

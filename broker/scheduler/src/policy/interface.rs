@@ -100,6 +100,13 @@ pub(crate) enum Observed<'a> {
         time: Ns,
         at: Ns,
     },
+    /// A kernel launched at `at` took at most this time, and perhaps much less.
+    AtMost {
+        slot: ClientSlot,
+        kernel: u64,
+        most: Ns,
+        at: Ns,
+    },
     /// Time by which the core was woken too late, ns.
     WokenLate(Ns),
 }

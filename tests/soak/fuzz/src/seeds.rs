@@ -181,6 +181,7 @@ fn lane_writes(records: u64) -> Vec<u8> {
             Kind::WakeUpHint,
             Kind::Counted,
             Kind::PartialWait,
+            Kind::AtMost,
         ][at as usize % 7];
         lane.record(Record {
             kind,

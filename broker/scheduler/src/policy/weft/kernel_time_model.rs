@@ -445,17 +445,7 @@ impl KernelTimeModel {
 
     /// Takes in a measured time of a kernel launched at `at`.
     pub(super) fn measured(&mut self, kernel: u64, time: Ns, at: Ns, (alone, undisturbed): Parts, unknown: Ns) {
-        // Only the last launches' contexts are known. Other times count only for the kernel.
-        let is_it =
-            |launch: &&AwaitedLaunch| launch.kernel == kernel && launch.at <= at && at - launch.at < TIMED_WITHIN_NS;
-        let found = self.recent.iter().rev().find(is_it).copied();
-        let launch = found.unwrap_or_else(|| AwaitedLaunch {
-            kernel,
-            context: History::default().push(kernel),
-            cost: 0,
-            at,
-            switch: 0,
-        });
+        let launch = self.timed_launch(kernel, at);
         let (alone, undisturbed) = (alone.min(time), undisturbed.min(time));
         // The first event may be reached before the switch: a kernel of 2 us then seems to take
         // 102. Such a time counts until there is one without a switch: none would be worse.
@@ -468,6 +458,36 @@ impl KernelTimeModel {
             self.measured = self.measured.saturating_add(u32::from(passed_over));
             self.bounded(&launch, undisturbed.saturating_sub(launch.switch), time, unknown);
         }
+    }
+
+    /// Takes in the most that a kernel launched at `at` took: the host recorded the second event so
+    /// late that the kernel may have ended before. The middle of the bounds counts until there is a
+    /// certain time.
+    pub(super) fn took_at_most(&mut self, kernel: u64, most: Ns, at: Ns, unknown: Ns) {
+        let launch = self.timed_launch(kernel, at);
+        let middle = (most / 2).max(1);
+        if self.profiled || self.charges.get(&kernel).is_some_and(|it| it.passes_over(middle)) {
+            self.measured = self.measured.saturating_add(1);
+            self.bounded(&launch, 0, most, unknown);
+        } else {
+            self.charged(kernel, middle, most, true);
+            self.times.learn(&launch.context, middle);
+        }
+    }
+
+    /// The launch that was timed. Only the last launches' contexts are known. Other times count only
+    /// for the kernel.
+    fn timed_launch(&self, kernel: u64, at: Ns) -> AwaitedLaunch {
+        let is_it =
+            |launch: &&AwaitedLaunch| launch.kernel == kernel && launch.at <= at && at - launch.at < TIMED_WITHIN_NS;
+        let found = self.recent.iter().rev().find(is_it).copied();
+        found.unwrap_or_else(|| AwaitedLaunch {
+            kernel,
+            context: History::default().push(kernel),
+            cost: 0,
+            at,
+            switch: 0,
+        })
     }
 
     fn charged(&mut self, kernel: u64, time: Ns, most: Ns, rough: bool) {
@@ -717,6 +737,28 @@ mod tests {
         model.launched(6, UNKNOWN_NS, 70 * MS, true);
         model.measured(6, 500 * US, 70 * MS, (500 * US, 500 * US), UNKNOWN_NS);
         assert!(news(&mut model).contains(&(6, 500 * US)));
+    }
+
+    #[test]
+    fn of_kernels_shorter_than_the_hosts_records_the_middle_of_the_bounds_counts() {
+        let mut model = KernelTimeModel::default();
+        model.begins_to_be_timed();
+        let charge = |model: &mut KernelTimeModel| news(model).into_iter().find(|it| it.0 == 5).map(|it| it.1);
+        for turn in 0..u64::from(KNOWN) {
+            model.counts(5, model.of_next(5).map(|forecast| forecast.middle));
+            model.launched(5, UNKNOWN_NS, turn * MS, true);
+            // Now and then the thread has no core.
+            let most = if turn % 4 == 0 { 60 * US } else { 10 * US };
+            model.took_at_most(5, most, turn * MS, UNKNOWN_NS);
+            model.new_launches(5, UNKNOWN_NS);
+        }
+        assert_eq!(charge(&mut model), Some(5 * US));
+        assert!(model.is_known() && model.uncounted(0) > 0);
+        // A certain time replaces them, and is only corrected by a bound below it.
+        model.measured(5, 8 * US, 20 * MS, (8 * US, 8 * US), UNKNOWN_NS);
+        assert_eq!(charge(&mut model), Some(8 * US));
+        model.took_at_most(5, 10 * US, 21 * MS, UNKNOWN_NS);
+        assert_eq!(charge(&mut model), None);
     }
 
     #[test]

@@ -282,6 +282,12 @@ impl Models {
                     job.count_launches(kernel, state.config.delay_bound);
                 }
             }
+            Observed::AtMost { slot, kernel, most, at } => {
+                if let Some(job) = self.jobs.get_mut(slot) {
+                    job.times.took_at_most(kernel, most, at, state.config.delay_bound);
+                    job.count_launches(kernel, state.config.delay_bound);
+                }
+            }
             Observed::WokenLate(late) => self.device.wake_took(late),
         }
     }
