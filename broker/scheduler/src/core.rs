@@ -248,15 +248,26 @@ impl Core {
                 let (time, at) = (time.min(self.state.config.longest_cost), self.past(at));
                 return self.sampled(slot, &Observed::Measured { slot, kernel, time, at }, out);
             }
-            Event::SampledAtMost {
+            Event::SampledBetween {
                 client,
                 kernel,
+                least,
                 most,
                 at,
             } => {
                 let Some(slot) = self.known(client) else { return };
                 let (most, at) = (most.min(self.state.config.longest_cost), self.past(at));
-                return self.sampled(slot, &Observed::AtMost { slot, kernel, most, at }, out);
+                let bounds = (least.min(most), most);
+                return self.sampled(
+                    slot,
+                    &Observed::Bounded {
+                        slot,
+                        kernel,
+                        bounds,
+                        at,
+                    },
+                    out,
+                );
             }
             Event::SwitchCost(cost) => self.state.config.switch_cost = cost,
             Event::Slowdown(part) => self.state.config.slowdown = part.clamp(0.0, 1.0),

@@ -133,12 +133,14 @@ pub enum Event {
         /// When the kernel was launched.
         at: Ns,
     },
-    /// Like [`Event::Sampled`], but the time may contain more of the host's than of the kernel's.
-    SampledAtMost {
+    /// Like [`Event::Sampled`], but a large part of the time may be the host's.
+    SampledBetween {
         /// The client.
         client: Client,
         /// Hash of the kernel.
         kernel: u64,
+        /// The least that the kernel took, ns.
+        least: Ns,
         /// The most that the kernel took, ns.
         most: Ns,
         /// When the kernel was launched.

@@ -192,11 +192,11 @@ impl SamplerState {
     pub(super) fn tell(&mut self, around: SamplerContext<'_>, window: &EventWindow) {
         let points: Vec<Point> = window.taken.iter().map(|taken| taken.point).collect();
         for sample in window::samples(&points, self.tick.unwrap_or(0.0)) {
-            let (kind, time) = match sample.most {
-                Some(most) if !around.link.sampling() => (Kind::AtMost, most),
-                _ => (Kind::Sample, sample.time),
+            let (kind, a, b) = match sample.bounds {
+                Some((least, most)) if !around.link.sampling() => (Kind::Between, least, most),
+                _ => (Kind::Sample, sample.time, sample.gap),
             };
-            around.link.write(kind, sample.at, sample.kernel, time, sample.gap);
+            around.link.write(kind, sample.at, sample.kernel, a, b);
             self.told += 1;
         }
         // The broker reads five times a second anyway; a ring costs the job a system call and, for

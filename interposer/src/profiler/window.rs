@@ -55,11 +55,14 @@ pub struct Sample {
     pub at: Ns,
     /// Kernel time, wall ns.
     pub time: Ns,
-    /// The most that it is, if the time between the events is the host's.
-    pub most: Option<Ns>,
+    /// The least and the most that it is, if much of the time between the events may be the host's.
+    pub bounds: Option<(Ns, Ns)>,
     /// Idle time after it, wall ns, or [`NO_GAP`].
     pub gap: Ns,
 }
+
+/// Inverse of the part of a time from which on the launch's host time makes it uncertain.
+const HOST_DIVISOR: f64 = 8.0;
 
 const SHORTEST_NS: f64 = 100.0;
 
@@ -74,9 +77,9 @@ fn whole(ns: f64) -> Ns {
 /// Samples of a window, in launch order. `tick`: cost of an event, ns.
 pub fn samples(points: &[Point], tick: f64) -> impl Iterator<Item = Sample> {
     let mut last_end = f64::NEG_INFINITY;
-    // Each kernel's start, the end of all work before it, and whether it ended before the host
-    // recorded the event after it.
-    let real: Vec<(f64, f64, bool)> = points
+    // Each kernel's start, the end of all work before it, and the kernel's least time if the host
+    // makes it uncertain.
+    let real: Vec<(f64, f64, Option<f64>)> = points
         .iter()
         .map(|point| {
             let idle_before = match last_end == f64::NEG_INFINITY {
@@ -88,20 +91,19 @@ pub fn samples(points: &[Point], tick: f64) -> impl Iterator<Item = Sample> {
             } else {
                 0.0
             };
-            let early = idle_before && !point.ended_after(point.left);
-            let late = if early {
-                (point.end - tick - point.start) / 2.0
-            } else {
-                late
-            };
+            let span = point.end - point.start - tick;
+            let ended_early = idle_before && !point.ended_after(point.left);
+            let least = if ended_early { 0.0 } else { (span - late).max(0.0) };
+            let uncertain = (ended_early || late * HOST_DIVISOR > span).then_some(least);
+            let late = if ended_early { span / 2.0 } else { late };
             let begin = (point.start + late).min(point.end - tick).max(point.start);
             let before = last_end;
             last_end = last_end.max(point.end);
-            (begin, before, early)
+            (begin, before, uncertain)
         })
         .collect();
     (0..points.len()).filter_map(move |at| {
-        let (point, &(begin, _, early)) = (points.get(at)?, real.get(at)?);
+        let (point, &(begin, _, uncertain)) = (points.get(at)?, real.get(at)?);
         if point.end == f64::INFINITY {
             return None;
         }
@@ -123,7 +125,7 @@ pub fn samples(points: &[Point], tick: f64) -> impl Iterator<Item = Sample> {
             kernel: point.kernel,
             at: point.launched,
             time: whole(time).max(1),
-            most: early.then(|| whole(point.end - point.start - tick).max(1)),
+            bounds: uncertain.map(|least| (whole(least), whole(point.end - point.start - tick).max(1))),
             gap,
         })
     })
@@ -172,17 +174,20 @@ mod tests {
     }
 
     #[test]
-    fn of_a_kernel_that_ended_before_the_host_recorded_its_end_the_most_is_known() {
+    fn a_kernels_time_has_bounds_if_much_of_it_may_be_the_hosts() {
         // The host records the second event 4 us after the first.
         let of = |ns: f64| {
             let points = [point(1, 0, 0.0, ns), point(2, 9_000, 9e9, f64::INFINITY)];
             samples(&points, TICK_NS)
                 .next()
-                .map(|sample| (sample.time, sample.most))
+                .map(|sample| (sample.time, sample.bounds))
         };
-        assert_eq!(of(3_900.0), Some((1_700, Some(3_400))));
-        assert_eq!(of(4_100.0), Some((1_600, None)));
-        assert_eq!(of(0.0), Some((1, Some(1))));
+        assert_eq!(of(3_900.0), Some((1_700, Some((0, 3_400)))));
+        assert_eq!(of(4_100.0), Some((1_600, Some((1_600, 3_600)))));
+        assert_eq!(of(0.0), Some((1, Some((0, 1)))));
+        // The launch took 2 us.
+        assert_eq!(of(16_600.0), Some((14_100, None)));
+        assert_eq!(of(16_400.0), Some((13_900, Some((13_900, 15_900)))));
     }
 
     #[test]
@@ -199,7 +204,7 @@ mod tests {
                 kernel: 20,
                 at: 6_000,
                 time: 100_000,
-                most: None,
+                bounds: None,
                 gap: 0
             }
         );
@@ -209,7 +214,7 @@ mod tests {
                 kernel: 30,
                 at: 11_000,
                 time: 20_000,
-                most: None,
+                bounds: None,
                 gap: NO_GAP
             }
         );
@@ -220,7 +225,7 @@ mod tests {
                 kernel: 10,
                 at: 1_000,
                 time: 48_000,
-                most: None,
+                bounds: None,
                 gap: 0
             }
         );

@@ -330,7 +330,7 @@ fn whose(event: &Event) -> Option<Client> {
         | Event::Budget { client, .. }
         | Event::PartialWait { client, .. }
         | Event::Sampled { client, .. }
-        | Event::SampledAtMost { client, .. } => *client,
+        | Event::SampledBetween { client, .. } => *client,
         Event::Gone(client)
         | Event::Priority(client, _)
         | Event::Unprofiled(client)

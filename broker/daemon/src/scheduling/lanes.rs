@@ -239,15 +239,15 @@ impl LaneWatch {
                 seen.push(Observation::Launches(kernel, record.a));
                 return;
             }
-            Kind::AtMost => {
+            Kind::Between => {
                 self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
-                let most = record.a;
                 events.push((
                     at,
-                    Event::SampledAtMost {
+                    Event::SampledBetween {
                         client,
                         kernel,
-                        most,
+                        least: record.a,
+                        most: record.b,
                         at,
                     },
                 ));

@@ -33,9 +33,9 @@ pub enum Kind {
     /// A foreground job's call waited for an event, and other work of the job is left. `kernel` =
     /// when the event was recorded, `a` = ns that the call waited.
     PartialWait = 9,
-    /// A serving job's sample of `kernel` that may contain more of the host's time than of the
-    /// kernel's: `a` = the most that the kernel took, ns.
-    AtMost = 10,
+    /// A serving job's sample of `kernel` of which a large part may be the host's time: `a` = the
+    /// least, `b` = the most that the kernel took, ns.
+    Between = 10,
 }
 
 /// Stands for a kernel: a memset, or a copy within the device.
@@ -65,7 +65,7 @@ impl Kind {
             7 => Some(Kind::WakeUpHint),
             8 => Some(Kind::Counted),
             9 => Some(Kind::PartialWait),
-            10 => Some(Kind::AtMost),
+            10 => Some(Kind::Between),
             _ => None,
         }
     }

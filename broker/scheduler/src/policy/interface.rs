@@ -100,11 +100,11 @@ pub(crate) enum Observed<'a> {
         time: Ns,
         at: Ns,
     },
-    /// A kernel launched at `at` took at most this time, and perhaps much less.
-    AtMost {
+    /// The least and the most that a kernel launched at `at` took.
+    Bounded {
         slot: ClientSlot,
         kernel: u64,
-        most: Ns,
+        bounds: (Ns, Ns),
         at: Ns,
     },
     /// Time by which the core was woken too late, ns.

@@ -181,7 +181,7 @@ fn lane_writes(records: u64) -> Vec<u8> {
             Kind::WakeUpHint,
             Kind::Counted,
             Kind::PartialWait,
-            Kind::AtMost,
+            Kind::Between,
         ][at as usize % 7];
         lane.record(Record {
             kind,

@@ -124,7 +124,7 @@ impl Charge {
 /// Launches of one kernel, and the GPU time that they were counted with.
 #[derive(Debug, Clone, Copy, Default)]
 struct CountedLaunches {
-    /// Launches before enough of its times were known.
+    /// Launches before enough of its times were certain.
     first: u64,
     /// Sum of the later launches' forecasts, ns.
     forecast: Ns,
@@ -238,12 +238,15 @@ impl KernelTimeModel {
     /// Takes in a launch whose GPU time is counted by [`Self::new_launches`]. `time`: its forecast,
     /// ns. False: it is not.
     pub(super) fn counts(&mut self, kernel: u64, time: Option<Ns>) -> bool {
-        /// Measured times from which on a forecast counts. The first ones may be too long.
+        /// Certain times from which on a forecast counts. The first ones may be too long.
         const FEW: u32 = 3;
         let named = !self.profiled && kernel != 0 && !is_transfer(kernel);
         let counts = named && (self.counted.len() < CHARGES || self.counted.contains_key(&kernel));
         if counts {
-            let known = self.charges.get(&kernel).is_some_and(|it| it.times.seen() >= FEW);
+            let known = self
+                .charges
+                .get(&kernel)
+                .is_some_and(|it| it.is_clean() && it.times.seen() >= FEW);
             let counted = self.counted.entry(kernel).or_default();
             counted.new += 1;
             match time.filter(|_| known) {
@@ -460,15 +463,14 @@ impl KernelTimeModel {
         }
     }
 
-    /// Takes in the most that a kernel launched at `at` took: the host recorded the second event so
-    /// late that the kernel may have ended before. The middle of the bounds counts until there is a
-    /// certain time.
-    pub(super) fn took_at_most(&mut self, kernel: u64, most: Ns, at: Ns, unknown: Ns) {
+    /// Takes in the least and the most that a kernel launched at `at` took. The middle counts until
+    /// there is a certain time.
+    pub(super) fn took_between(&mut self, kernel: u64, (least, most): (Ns, Ns), at: Ns, unknown: Ns) {
         let launch = self.timed_launch(kernel, at);
-        let middle = (most / 2).max(1);
+        let middle = (least + most.saturating_sub(least) / 2).max(1);
         if self.profiled || self.charges.get(&kernel).is_some_and(|it| it.passes_over(middle)) {
             self.measured = self.measured.saturating_add(1);
-            self.bounded(&launch, 0, most, unknown);
+            self.bounded(&launch, least, most, unknown);
         } else {
             self.charged(kernel, middle, most, true);
             self.times.learn(&launch.context, middle);
@@ -748,16 +750,18 @@ mod tests {
             model.counts(5, model.of_next(5).map(|forecast| forecast.middle));
             model.launched(5, UNKNOWN_NS, turn * MS, true);
             // Now and then the thread has no core.
-            let most = if turn % 4 == 0 { 60 * US } else { 10 * US };
-            model.took_at_most(5, most, turn * MS, UNKNOWN_NS);
+            let bounds = if turn % 4 == 0 { (0, 60 * US) } else { (0, 10 * US) };
+            model.took_between(5, bounds, turn * MS, UNKNOWN_NS);
             model.new_launches(5, UNKNOWN_NS);
         }
         assert_eq!(charge(&mut model), Some(5 * US));
-        assert!(model.is_known() && model.uncounted(0) > 0);
+        assert!(model.is_known());
+        // All launches are as uncertain.
+        assert_eq!(model.uncounted(0), u64::from(KNOWN) * 5 * US);
         // A certain time replaces them, and is only corrected by a bound below it.
         model.measured(5, 8 * US, 20 * MS, (8 * US, 8 * US), UNKNOWN_NS);
         assert_eq!(charge(&mut model), Some(8 * US));
-        model.took_at_most(5, 10 * US, 21 * MS, UNKNOWN_NS);
+        model.took_between(5, (0, 10 * US), 21 * MS, UNKNOWN_NS);
         assert_eq!(charge(&mut model), None);
     }
 

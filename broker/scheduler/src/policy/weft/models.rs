@@ -282,9 +282,14 @@ impl Models {
                     job.count_launches(kernel, state.config.delay_bound);
                 }
             }
-            Observed::AtMost { slot, kernel, most, at } => {
+            Observed::Bounded {
+                slot,
+                kernel,
+                bounds,
+                at,
+            } => {
                 if let Some(job) = self.jobs.get_mut(slot) {
-                    job.times.took_at_most(kernel, most, at, state.config.delay_bound);
+                    job.times.took_between(kernel, bounds, at, state.config.delay_bound);
                     job.count_launches(kernel, state.config.delay_bound);
                 }
             }
