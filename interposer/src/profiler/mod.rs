@@ -307,8 +307,12 @@ impl Sampler {
             (true, false) => 0,
         };
         let records = half.launched.saturating_sub(half.asked) + left.saturating_sub(returned);
-        // On an idle device the time of the records is the kernel's, too.
-        if half.onto_idle && serves && ends && !inside.usual_records.kept_core(records, RECORDS_NS) {
+        // The device may have waited for the records, too.
+        let kept_core = match half.onto_idle {
+            true => inside.usual_records.kept_core(records, RECORDS_NS),
+            false => records <= RECORDS_NS,
+        };
+        if serves && ends && !kept_core {
             unsure = unsure.saturating_add(records);
         }
         if !counts || (unsure > 0 && !ends) {

@@ -77,7 +77,7 @@ struct Charge {
     times: RobustMean,
     /// Whether each of the times may contain a switch of the device, or another job's work.
     rough: bool,
-    /// The most that a launch takes if the times are rough, ns.
+    /// The most that a launch takes if the times are rough, ns: the least of the times' own.
     most: Ns,
     /// Time that the client charges, ns.
     told: Ns,
@@ -87,7 +87,7 @@ impl Charge {
     /// Whether to pass over a time that may contain something else than the kernel. The lowest such
     /// times are nearest to its own.
     fn passes_over(&self, time: Ns) -> bool {
-        self.is_clean() || (self.rough && time / 2 > self.mean())
+        self.is_clean() || (self.rough && (time / 2 > self.mean() || time > self.most))
     }
 
     /// Takes in a time, and the most that it may be, ns. `rough`: it may contain something else
@@ -463,17 +463,18 @@ impl KernelTimeModel {
         }
     }
 
-    /// Takes in the least and the most that a kernel launched at `at` took. The middle counts until
-    /// there is a certain time.
+    /// Takes in the least and the most that a kernel launched at `at` took. The least counts until
+    /// there is a certain time: a driver starts a kernel at the end of its launch. If the least is 0,
+    /// the middle counts.
     pub(super) fn took_between(&mut self, kernel: u64, (least, most): (Ns, Ns), at: Ns, unknown: Ns) {
         let launch = self.timed_launch(kernel, at);
-        let middle = (least + most.saturating_sub(least) / 2).max(1);
-        if self.profiled || self.charges.get(&kernel).is_some_and(|it| it.passes_over(middle)) {
+        let time = if least > 0 { least } else { (most / 2).max(1) };
+        if self.profiled || self.charges.get(&kernel).is_some_and(|it| it.passes_over(time)) {
             self.measured = self.measured.saturating_add(1);
             self.bounded(&launch, least, most, unknown);
         } else {
-            self.charged(kernel, middle, most, true);
-            self.times.learn(&launch.context, middle);
+            self.charged(kernel, time, most, true);
+            self.times.learn(&launch.context, time);
         }
     }
 
