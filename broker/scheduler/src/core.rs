@@ -743,7 +743,7 @@ impl Core {
         true
     }
 
-    /// Takes in what the device revealed of a kernel's time.
+    /// Takes in a kernel's time, or its bounds.
     fn sampled(&mut self, slot: ClientSlot, seen: &Observed<'_>, out: &mut Vec<Decision>) {
         self.observe(seen);
         if self.state.mode(slot) == Some(Mode::Background) {

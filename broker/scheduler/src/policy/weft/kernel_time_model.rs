@@ -93,14 +93,16 @@ impl Charge {
     /// Takes in a time, and the most that it may be, ns. `rough`: it may contain something else
     /// than the kernel. Returns whether the client must charge another time.
     fn learn(&mut self, time: Ns, most: Ns, rough: bool) -> bool {
-        if self.rough && (!rough || time < self.mean() / 2) {
+        // A certain time above the most joins the rough ones: it may contain unreported work.
+        let is_certain = !rough && time <= self.most;
+        if self.rough && (is_certain || time < self.mean() / 2) {
             self.times = RobustMean::default();
         }
         self.most = match self.times.seen() {
             0 => most,
             _ => self.most.min(most),
         };
-        self.rough = rough;
+        self.rough = rough || (self.rough && !is_certain);
         self.times.learn(time as f64);
         let mean = self.mean();
         let news = mean.abs_diff(self.told) > self.told / CLOSE;
@@ -464,8 +466,8 @@ impl KernelTimeModel {
     }
 
     /// Takes in the least and the most that a kernel launched at `at` took. The least counts until
-    /// there is a certain time: a driver starts a kernel at the end of its launch. If the least is 0,
-    /// the middle counts.
+    /// there is a certain time: a driver starts a kernel at the end of its launch. If the least is
+    /// 0, the middle counts.
     pub(super) fn took_between(&mut self, kernel: u64, (least, most): (Ns, Ns), at: Ns, unknown: Ns) {
         let launch = self.timed_launch(kernel, at);
         let time = if least > 0 { least } else { (most / 2).max(1) };
@@ -478,8 +480,8 @@ impl KernelTimeModel {
         }
     }
 
-    /// The launch that was timed. Only the last launches' contexts are known. Other times count only
-    /// for the kernel.
+    /// The launch that was timed. Only the last launches' contexts are known. Other times count
+    /// only for the kernel.
     fn timed_launch(&self, kernel: u64, at: Ns) -> AwaitedLaunch {
         let is_it =
             |launch: &&AwaitedLaunch| launch.kernel == kernel && launch.at <= at && at - launch.at < TIMED_WITHIN_NS;
@@ -759,7 +761,10 @@ mod tests {
         assert!(model.is_known());
         // All launches are as uncertain.
         assert_eq!(model.uncounted(0), u64::from(KNOWN) * 5 * US);
-        // A certain time replaces them, and is only corrected by a bound below it.
+        // A certain time above the most is no better than they are.
+        model.measured(5, 200 * US, 19 * MS, (200 * US, 200 * US), UNKNOWN_NS);
+        assert_eq!(charge(&mut model), None);
+        // One below it is better than later bounds.
         model.measured(5, 8 * US, 20 * MS, (8 * US, 8 * US), UNKNOWN_NS);
         assert_eq!(charge(&mut model), Some(8 * US));
         model.took_between(5, (0, 10 * US), 21 * MS, UNKNOWN_NS);
