@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Jobs whose device memory moves to the host and back (`weft pause --evict`, `weft resume`)."""
 
+import json
+
 import pytest
 from built import compiled
 from fixtures.scene import BOUND, weft
@@ -205,6 +207,9 @@ def test_memory_that_a_stranger_took_is_awaited_and_nothing_is_lost(scene, movab
     scene.finish(small)
     assert jobs.wait_until(lambda: scene.row(job)["eviction"]["state"] == "device", BOUND), scene.row(job)
     right(scene, job)
+    # It asked for nothing that it had not had before.
+    learnt = json.loads(weft(scene, "queue", "--json").stdout)["learnt"]
+    assert [row["denied"] for row in learnt if row["pid"] == job.pid] == [False], learnt
 
 
 def test_a_full_host_keeps_the_memory_on_the_device(scene, keeper):
@@ -241,7 +246,7 @@ def test_a_job_that_is_killed_while_it_is_away_leaves_nothing(scene, movable):
 def test_an_evicted_job_can_be_cancelled(scene, movable):
     job = movable("cancelled")
     done(scene, "pause", "--evict", job.pid)
-    done(scene, "cancel", job.pid)
+    assert "evicted" in done(scene, "cancel", job.pid)
     scene.finish(job, code=-15)
 
 

@@ -141,7 +141,7 @@ fn forget_fixed(wanted: &mut Vec<ClientStatus>) {
 }
 
 /// Orders the evicted ones of these clients to return, without a wait: a job that saves its state
-/// as it ends needs its memory.
+/// as it ends needs its memory. Prints a line for each.
 pub fn bring_back(places: &Places, clients: impl Iterator<Item = u64>) {
     let Ok(status) = ask(places) else { return };
     let away = |client: &u64| {
@@ -152,6 +152,11 @@ pub fn bring_back(places: &Places, clients: impl Iterator<Item = u64>) {
     };
     let clients: Vec<u64> = clients.filter(away).collect();
     if !clients.is_empty() {
+        for client in &clients {
+            eprintln!(
+                "weft: client {client} is evicted: if it handles SIGTERM, it ends once its memory is back (--kill-after ends it sooner)"
+            );
+        }
         let _ = admin::ask(places, &Question::Evict { clients, evict: false });
     }
 }

@@ -147,9 +147,11 @@ impl Gang {
         }
     }
 
-    /// Records a denial: its observed usage is less than its need.
+    /// Records a denial: its observed usage is less than its need. A job that returns only asks for
+    /// what it had.
     pub fn note_denial(&mut self) {
-        if let Some(usage) = &mut self.usage {
+        let returns = self.members.values().any(Member::has_evicted);
+        if let Some(usage) = self.usage.as_mut().filter(|_| !returns) {
             usage.denied = true;
         }
     }

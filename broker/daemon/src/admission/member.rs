@@ -198,6 +198,12 @@ impl Member {
         slot.residence() == Residence::Device && slot.obstacle().is_some()
     }
 
+    /// Whether some of its memory is on the host.
+    pub fn has_evicted(&self) -> bool {
+        let slot = self.eviction();
+        slot.residence() != Residence::Device && slot.evicted.load(Ordering::Relaxed) > 0
+    }
+
     /// Takes all quota that it does not use, if its memory is on the host. Returns the bytes.
     pub fn take_of_evicted(&self) -> u64 {
         let slot = &self.entry.lane.eviction;

@@ -257,6 +257,8 @@ fn a_kernel_that_waited_without_a_charge_is_sampled_next() {
     (0..WAITS).for_each(|_| one(8));
     assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), WAITS);
     let records = broker.records().into_iter();
-    let sampled = records.filter(|record| record.kind == Kind::Sample && record.kernel == 8);
+    // Much of a launch's time may be that of a busy host.
+    let timed = [Kind::Sample, Kind::Between];
+    let sampled = records.filter(|record| timed.contains(&record.kind) && record.kernel == 8);
     assert!(sampled.count() >= 3);
 }
