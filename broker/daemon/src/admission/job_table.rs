@@ -147,8 +147,8 @@ impl Gang {
         }
     }
 
-    /// Records a denial: its observed usage is less than its need. A job that returns only asks for
-    /// what it had.
+    /// Records a denial: its observed usage is less than its need. A returning job's denial reveals
+    /// nothing.
     pub fn note_denial(&mut self) {
         let returns = self.members.values().any(Member::has_evicted);
         if let Some(usage) = self.usage.as_mut().filter(|_| !returns) {
