@@ -307,12 +307,8 @@ impl Sampler {
             (true, false) => 0,
         };
         let records = half.launched.saturating_sub(half.asked) + left.saturating_sub(returned);
-        // The device may have waited for the records, too.
-        let kept_core = match half.onto_idle {
-            true => inside.usual_records.kept_core(records, RECORDS_NS),
-            false => records <= RECORDS_NS,
-        };
-        if serves && ends && !kept_core {
+        // On an idle device the time of the records is the kernel's, too.
+        if half.onto_idle && serves && ends && !inside.usual_records.kept_core(records, RECORDS_NS) {
             unsure = unsure.saturating_add(records);
         }
         if !counts || (unsure > 0 && !ends) {

@@ -241,6 +241,10 @@ impl LaneWatch {
             }
             Kind::Between => {
                 self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
+                if self.entry.refines {
+                    let time = lane::likely(record.a, record.b);
+                    seen.push(self.served(kernel, time, None, at));
+                }
                 events.push((
                     at,
                     Event::SampledBetween {
@@ -287,13 +291,17 @@ impl LaneWatch {
         if !self.entry.refines {
             return self.entry.profiling.then_some(Observation::Sample(kernel, time, gap));
         }
+        Some(self.served(kernel, time, gap, record.at))
+    }
+
+    fn served(&self, kernel: u64, time: Ns, gap: Option<Ns>, at: Ns) -> Observation {
         let timed = Timed {
             kernel,
             time,
             gap,
             beside: OtherJobs::Others,
         };
-        Some(Observation::Served(timed, record.at))
+        Observation::Served(timed, at)
     }
 
     /// Reads the reports outside of the ring; makes events from changes.

@@ -20,7 +20,7 @@ mod ring;
 #[cfg(not(loom))]
 pub use self::requests::{DurationCounts, DurationFigures, Durations, MarkedRequests};
 use self::ring::Ring;
-pub use self::ring::{DEVICE_COPY, HOST_COPY, Kind, NO_GAP, Reader, Record, is_transfer};
+pub use self::ring::{DEVICE_COPY, HOST_COPY, Kind, NO_GAP, Reader, Record, is_transfer, likely};
 use super::Ns;
 pub use super::RECORDS;
 use super::admission_slot::{AdmissionSlot, Moves};

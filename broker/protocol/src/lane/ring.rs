@@ -50,6 +50,12 @@ pub fn is_transfer(kernel: u64) -> bool {
     kernel == DEVICE_COPY || kernel == HOST_COPY
 }
 
+/// The likely time of a kernel between these bounds ([`Kind::Between`]), ns: the least, because a
+/// driver starts a kernel at the end of its launch. If that is 0, the middle.
+pub fn likely(least: Ns, most: Ns) -> Ns {
+    if least > 0 { least } else { (most / 2).max(1) }
+}
+
 /// Gap of a kernel after which no other work was seen.
 pub const NO_GAP: u64 = u64::MAX;
 

@@ -27,7 +27,10 @@ use weft_profiles::{
     predictor::{Context, Forecast, History, Predictor, Quality},
 };
 
-use weft_protocol::{Ns, lane::is_transfer};
+use weft_protocol::{
+    Ns,
+    lane::{is_transfer, likely},
+};
 
 use super::running_mean::RobustMean;
 
@@ -77,7 +80,7 @@ struct Charge {
     times: RobustMean,
     /// Whether each of the times may contain a switch of the device, or another job's work.
     rough: bool,
-    /// The most that a launch takes if the times are rough, ns: the least of the times' own.
+    /// The most that a launch takes if the times are rough, ns: the mean of the times' own.
     most: Ns,
     /// Time that the client charges, ns.
     told: Ns,
@@ -98,9 +101,11 @@ impl Charge {
         if self.rough && (is_certain || time < self.mean() / 2) {
             self.times = RobustMean::default();
         }
-        self.most = match self.times.seen() {
-            0 => most,
-            _ => self.most.min(most),
+        let seen = Ns::from(self.times.seen());
+        self.most = match most.checked_sub(self.most) {
+            _ if seen == 0 => most,
+            Some(more) => self.most + more / (seen + 1),
+            None => self.most - (self.most - most) / (seen + 1),
         };
         self.rough = rough || (self.rough && !is_certain);
         self.times.learn(time as f64);
@@ -465,12 +470,11 @@ impl KernelTimeModel {
         }
     }
 
-    /// Takes in the least and the most that a kernel launched at `at` took. The least counts until
-    /// there is a certain time: a driver starts a kernel at the end of its launch. If the least is
-    /// 0, the middle counts.
+    /// Takes in the least and the most that a kernel launched at `at` took. The likely time counts
+    /// until there is a certain one.
     pub(super) fn took_between(&mut self, kernel: u64, (least, most): (Ns, Ns), at: Ns, unknown: Ns) {
         let launch = self.timed_launch(kernel, at);
-        let time = if least > 0 { least } else { (most / 2).max(1) };
+        let time = likely(least, most);
         if self.profiled || self.charges.get(&kernel).is_some_and(|it| it.passes_over(time)) {
             self.measured = self.measured.saturating_add(1);
             self.bounded(&launch, least, most, unknown);
