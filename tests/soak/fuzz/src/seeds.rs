@@ -173,7 +173,7 @@ fn desk() -> Vec<Vec<u8>> {
 fn lane_writes(records: u64) -> Vec<u8> {
     let (lane, fresh) = (Box::<Lane>::default(), Box::<Lane>::default());
     for at in 0..records {
-        let kind = [
+        let kinds = [
             Kind::Launch,
             Kind::Sample,
             Kind::Graph,
@@ -182,9 +182,9 @@ fn lane_writes(records: u64) -> Vec<u8> {
             Kind::Counted,
             Kind::PartialWait,
             Kind::Between,
-        ][at as usize % 7];
+        ];
         lane.record(Record {
-            kind,
+            kind: kinds[at as usize % kinds.len()],
             thread: 1,
             at: 1_000_000_000 + at,
             kernel: 42 + at % 3,

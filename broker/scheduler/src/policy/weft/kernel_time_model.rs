@@ -32,7 +32,7 @@ use weft_protocol::{
     lane::{is_transfer, likely},
 };
 
-use super::running_mean::RobustMean;
+use super::running_mean::{RobustMean, RunningMean};
 
 /// Limit of awaited launches.
 const AWAITED: usize = 256;
@@ -78,10 +78,11 @@ struct AwaitedLaunch {
 #[derive(Debug, Clone, Copy, Default)]
 struct Charge {
     times: RobustMean,
-    /// Whether each of the times may contain a switch of the device, or another job's work.
+    /// Whether each of the times may contain a switch of the device, another job's work, or the
+    /// host's.
     rough: bool,
-    /// The most that a launch takes if the times are rough, ns: the mean of the times' own.
-    most: Ns,
+    /// The mean of the times' upper bounds, ns.
+    most: RunningMean,
     /// Time that the client charges, ns.
     told: Ns,
 }
@@ -90,23 +91,18 @@ impl Charge {
     /// Whether to pass over a time that may contain something else than the kernel. The lowest such
     /// times are nearest to its own.
     fn passes_over(&self, time: Ns) -> bool {
-        self.is_clean() || (self.rough && (time / 2 > self.mean() || time > self.most))
+        self.is_clean() || (self.rough && (time / 2 > self.mean() || time > self.most()))
     }
 
     /// Takes in a time, and the most that it may be, ns. `rough`: it may contain something else
     /// than the kernel. Returns whether the client must charge another time.
     fn learn(&mut self, time: Ns, most: Ns, rough: bool) -> bool {
         // A certain time above the most joins the rough ones: it may contain unreported work.
-        let is_certain = !rough && time <= self.most;
+        let is_certain = !rough && time <= self.most();
         if self.rough && (is_certain || time < self.mean() / 2) {
-            self.times = RobustMean::default();
+            (self.times, self.most) = Default::default();
         }
-        let seen = Ns::from(self.times.seen());
-        self.most = match most.checked_sub(self.most) {
-            _ if seen == 0 => most,
-            Some(more) => self.most + more / (seen + 1),
-            None => self.most - (self.most - most) / (seen + 1),
-        };
+        self.most.learn(most as f64, 0.0);
         self.rough = rough || (self.rough && !is_certain);
         self.times.learn(time as f64);
         let mean = self.mean();
@@ -115,6 +111,11 @@ impl Charge {
             self.told = mean;
         }
         news
+    }
+
+    /// The most that a launch takes if the times are rough, ns.
+    fn most(&self) -> Ns {
+        self.most.mean as Ns
     }
 
     /// The mean, at least 1 ns.
@@ -274,7 +275,7 @@ impl KernelTimeModel {
         let counted = self.counted.get(&kernel)?;
         let charge = self.charges.get(&kernel).filter(|charge| charge.times.seen() > 0);
         let is_first = charge.is_some_and(|charge| charge.times.seen() == 1);
-        let rough = charge.filter(|charge| charge.rough).map(|charge| charge.most);
+        let rough = charge.filter(|charge| charge.rough).map(Charge::most);
         let time = match charge {
             Some(charge) => charge.mean(),
             None if counted.first < UNTIMED => return None,
