@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Weft's queries to the driver about the calling thread's context and about addresses.
 
-use crate::driver::abi::{CuContext, CuDevice, CuDevicePtr};
+use crate::driver::abi::{CuContext, CuDevice, CuDevicePtr, CuResult};
 use crate::driver::calls;
 
 const IS_MANAGED: u32 = 8;
@@ -20,6 +20,20 @@ pub fn here() -> Option<(CuDevice, CuContext)> {
     // SAFETY: valid out-parameter.
     let asked = unsafe { calls::cuCtxGetDevice(&mut device) };
     asked.ok().then_some((device, context))
+}
+
+/// Runs driver calls in a context. The error, if it cannot be current.
+pub fn within<T>(context: CuContext, work: impl FnOnce() -> Result<T, CuResult>) -> Result<T, CuResult> {
+    // SAFETY: the driver has named this context, and no hook has seen its end.
+    let pushed = unsafe { calls::cuCtxPushCurrent_v2(context) };
+    if !pushed.ok() {
+        return Err(pushed);
+    }
+    let done = work();
+    let mut popped = context;
+    // SAFETY: the out-parameter is valid; the context was pushed above.
+    let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut popped) };
+    done
 }
 
 /// Free memory of the current context's device, bytes.

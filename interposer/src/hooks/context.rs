@@ -10,7 +10,7 @@ use crate::deferred::tables;
 use crate::driver::abi::{CuContext, CuDevice, CuResult, CuStream};
 use crate::driver::capture;
 use crate::driver::device::{Device, MPS_ENABLED};
-use crate::driver::queries::{current_context, free_memory};
+use crate::driver::queries::{current_context, free_memory, within};
 use crate::driver::stream::Stream;
 use crate::driver::{calls, symbols};
 use crate::internal_error::guarded;
@@ -109,15 +109,7 @@ fn probe(context: CuContext, at: DeviceNumber) {
     }
     throttle::probe_context(at, || {
         // A retained context is not yet current.
-        // SAFETY: the driver has just given this context.
-        if !unsafe { calls::cuCtxPushCurrent_v2(context) }.ok() {
-            return None;
-        }
-        let free = free_memory();
-        let mut popped = context;
-        // SAFETY: the out-parameter is valid; the context was pushed above.
-        let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut popped) };
-        free
+        within(context, || Ok(free_memory())).ok().flatten()
     });
 }
 

@@ -14,7 +14,7 @@ use crate::driver::abi::{
     AllocationProperties, CuContext, CuDevice, CuDevicePtr, CuResult, LOCATION_DEVICE, Location, MemoryAccess,
     PhysicalProperties,
 };
-use crate::driver::queries::here;
+use crate::driver::queries::{here, within};
 use crate::driver::{calls, capture};
 use crate::lock::lock;
 use crate::report;
@@ -105,20 +105,6 @@ pub fn contexts() -> Vec<CuContext> {
     contexts.sort_unstable();
     contexts.dedup();
     contexts
-}
-
-/// Runs driver calls in a context. The error, if it cannot be current.
-pub fn within<T>(context: CuContext, work: impl FnOnce() -> Result<T, CuResult>) -> Result<T, CuResult> {
-    // SAFETY: the context of a block, which lives.
-    let pushed = unsafe { calls::cuCtxPushCurrent_v2(context) };
-    if !pushed.ok() {
-        return Err(pushed);
-    }
-    let done = work();
-    let mut popped = context;
-    // SAFETY: the out-parameter is valid; the context was pushed above.
-    let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut popped) };
-    done
 }
 
 fn checked(result: CuResult) -> Result<(), CuResult> {

@@ -24,7 +24,7 @@ use super::{blocks, gate};
 use crate::client::clock;
 use crate::client::link::{self, BrokerLink};
 use crate::driver::abi::CuResult;
-use crate::driver::{calls, capture, symbols};
+use crate::driver::{calls, capture, queries, symbols};
 use crate::{deferred, internal_error, thread, throttle};
 
 /// Longest time for which calls wait while the job becomes still, ns.
@@ -328,7 +328,7 @@ impl MemoryMover {
         }
         for context in super::contexts() {
             // SAFETY: no pointers.
-            let still = blocks::within(context, || match unsafe { calls::cuCtxSynchronize() } {
+            let still = queries::within(context, || match unsafe { calls::cuCtxSynchronize() } {
                 CuResult::SUCCESS => Ok(()),
                 error => Err(error),
             });

@@ -27,9 +27,8 @@ use super::session::Session;
 use crate::client::backing_mode;
 use crate::client::clock;
 use crate::client::settings::Settings;
-use crate::driver::calls;
-use crate::driver::capture;
 use crate::driver::stream::{PER_THREAD_STREAM, Stream};
+use crate::driver::{calls, capture, queries};
 use crate::thread;
 
 /// Devices with a session. The largest machines sold have sixteen.
@@ -241,21 +240,12 @@ fn learn(context: usize, elsewhere: bool) -> DeviceNumber {
     if capture::any() {
         return DeviceNumber::NOWHERE;
     }
-    let mut device = NONE;
-    if elsewhere {
-        // SAFETY: the driver just named this context as that of a live stream.
-        if !unsafe { calls::cuCtxPushCurrent_v2(context) }.ok() {
-            return DeviceNumber::NOWHERE;
-        }
-    }
-    // SAFETY: the out-parameter is valid.
-    let asked = unsafe { calls::cuCtxGetDevice(&mut device) };
-    if elsewhere {
-        let mut popped = 0;
-        // SAFETY: the out-parameter is valid; the context was pushed above.
-        let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut popped) };
-    }
-    let Some(place) = place_of(device).filter(|_| asked.ok()) else {
+    // Elsewhere the driver has just named this context as that of a live stream.
+    let here = match elsewhere {
+        true => queries::within(context, || Ok(queries::here())).ok().flatten(),
+        false => queries::here(),
+    };
+    let Some(place) = here.and_then(|(device, _)| place_of(device)) else {
         return DeviceNumber::NOWHERE;
     };
     for known in &KNOWN {
