@@ -89,6 +89,7 @@ extern "C" fn at_quick_end() {
     }
     if throttle::is_there() {
         deferred::at_exit();
+        paging::report_last();
     }
     throttle::farewell();
     // The driver ends after this, and must find no thread of weft in it.

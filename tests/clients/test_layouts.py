@@ -71,7 +71,7 @@ def run(folder, name, driver):
     shown = subprocess.run(
         [paths.WEFT, "profile", "show", name, "--json"], env={**jobs.clean_environment(), **variables}, capture_output=True, text=True, timeout=BOUND, check=False
     )
-    assert shown.returncode == 0, shown.stderr
+    assert shown.returncode == 0, f"{shown.stderr}\n{job.explain()}"
     known = json.loads(shown.stdout)["working_sets"]["kernels"]
     assert device.wait_gone(), "the device is still there"
     return TOLD.findall(job.stderr()), known

@@ -121,3 +121,19 @@ def test_work_of_a_job_that_was_made_equal_is_not_lost_to_background_jobs(profil
         play.weft("set", "--pid", training.pid, "--priority", "5")
         assert figures()[0] > equal_lost - MOST_LOST_NS
         play.end("training", "service")
+
+
+def test_a_profile_of_a_job_of_few_launches_has_all_its_kernels_times(folder):
+    """The launches are fewer than those that weft times in a row, and none follows them."""
+    with beside.Play(folder / "play", SHORT_WIDTHS) as play:
+        command = beside.without_weft(beside.command("run", "train.py"))
+        given = {"STEP": "96 160 128", "EVERY": "3", "TURNS": "1"}
+        play.begin("short", ["weft", "profile", "--name", "short", "--", *command], **given)
+        play.finish("short")
+        kernels = json.loads(play.weft("profile", "show", "short", "--json"))["kernels"]
+    times = {int(kernel["block"][0]): kernel["time"] for kernel in kernels}
+    # On a busy host a launch may be no sample.
+    assert len(times) == 3 and all(time["count"] > 0 for time in times.values()), kernels
+    told = sum(time["count"] * time["mean"] for time in times.values())
+    real = sum(time["count"] * SHORT_WIDTHS[width] for width, time in times.items())
+    assert abs(told - real) <= SHORT_PART * real, kernels

@@ -4,7 +4,8 @@
 //! * One per process, started at its first managed memory; signals blocked, never joined.
 //! * It cannot change the job's results. It moves and advises only memory that the job holds now,
 //!   and discards only freed blocks that no allocation can get meanwhile.
-//! * The job waits for it only when a context ends: for one driver call, within a bound.
+//! * The job waits for it, within a bound, when a context ends: for one driver call; and when a
+//!   profiled process ends: for its last report.
 //! * It makes no driver call during a capture. Its capture mode is relaxed, so that a call that is
 //!   under way does not spoil a capture that begins.
 //! * It sees completion by events; no driver call waits. The events of consecutive page operations
@@ -71,6 +72,8 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 /// Whether the thread is in a driver call, or about to be.
 static INSIDE: AtomicBool = AtomicBool::new(false);
 static ENDING: AtomicU32 = AtomicU32::new(0);
+/// Whether the process is about to end and awaits the thread's last report.
+static LAST_REPORT: AtomicBool = AtomicBool::new(false);
 /// Contexts that ended; older streams may be gone.
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
@@ -136,6 +139,7 @@ pub fn start(link: &'static BrokerLink) {
 
 pub fn forget() {
     STARTED.store(false, Ordering::Release);
+    LAST_REPORT.store(false, Ordering::Release);
 }
 
 /// Keeps the thread from driver calls while a context may end. Waits, bounded, for a call under
@@ -156,6 +160,23 @@ pub fn context_ended(ended: bool) {
         ENDED.fetch_add(1, Ordering::AcqRel);
     }
     ENDING.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Has a profiled job's last working sets reported: a short job may end before the first round.
+/// Waits, bounded. No driver call.
+pub fn report_last(link: &BrokerLink) {
+    if !STARTED.load(Ordering::Acquire) || link.settings.purpose != Purpose::Profile || !link.is_attached() {
+        return;
+    }
+    LAST_REPORT.store(true, Ordering::Release);
+    let step = Duration::from_micros(50);
+    let mut waited = Duration::ZERO;
+    while LAST_REPORT.load(Ordering::Acquire) && waited < ENDING_TIMEOUT {
+        // Each time, because the thread may be about to sleep.
+        let _ = futex::wake(&link.lane.page_ops.bell, futex::Flags::empty(), 1);
+        std::thread::sleep(step);
+        waited += step;
+    }
 }
 
 struct DriverPermit;
@@ -334,7 +355,8 @@ impl MigrationThread {
         {
             send_forecast(self.link, number, &forecast);
         }
-        if now.saturating_sub(self.last_report) < ROUND_NS || !self.link.is_attached() {
+        let last = LAST_REPORT.load(Ordering::Acquire);
+        if (now.saturating_sub(self.last_report) < ROUND_NS && !last) || !self.link.is_attached() {
             return;
         }
         self.last_report = now;
@@ -347,6 +369,9 @@ impl MigrationThread {
             for set in learner.news() {
                 self.link.tell(ToBroker::WorkingSet(set));
             }
+        }
+        if last {
+            LAST_REPORT.store(false, Ordering::Release);
         }
     }
 

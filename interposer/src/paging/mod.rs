@@ -90,6 +90,15 @@ pub fn stream_ending(stream: Stream) {
     }
 }
 
+/// Reports a profiled job's last working sets, as the process ends.
+pub fn report_last() {
+    if managed()
+        && let Some(link) = link::only()
+    {
+        migration_thread::report_last(link);
+    }
+}
+
 /// Handles a context that may be about to end.
 pub fn context_ending() {
     if managed() {

@@ -229,6 +229,7 @@ impl Sampler {
         self.open.store(false, Ordering::Relaxed);
         let window = std::mem::take(&mut inside.open);
         if !window.taken.is_empty() {
+            inside.has_closed = true;
             inside.closed.push_back(window);
         }
     }
@@ -351,14 +352,20 @@ impl Sampler {
         inside.budget.spend(Work::Record, clock::now().saturating_sub(returned));
     }
 
-    /// Reads closed windows after a synchronising call.
+    /// Reads closed windows after a synchronising call, and the first window even if it is open.
     pub fn synced(&self, around: SamplerContext<'_>) {
         self.after_sync.store(true, Ordering::Relaxed);
         self.tally.was_last(self.last.load(Ordering::Relaxed));
         let Ok(mut inside) = self.inside.try_lock() else { return };
         let inside = &mut *inside;
         let now = clock::now();
-        if around.captures.load(Ordering::Acquire) == 0 && now.saturating_sub(inside.looked) > READ_INTERVAL_NS {
+        // A short job may have no further launch. The gap after the window is lost, once.
+        let first = !inside.has_closed && !inside.open.taken.is_empty();
+        if first {
+            self.close(inside);
+        }
+        let due = first || now.saturating_sub(inside.looked) > READ_INTERVAL_NS;
+        if around.captures.load(Ordering::Acquire) == 0 && due {
             self.read(inside, around, now);
         }
     }
