@@ -18,15 +18,6 @@ ALONE_S, TOGETHER_S = 1.5, 2.5
 # `scripts/bench readme --check` has the strict bound.
 TRIES_OF_LOST, MORE_SCATTER = 2, 3
 
-# Kinds whose figures are still off, and why. Play one by its name with --runxfail.
-OFF = {"2 to 7 us, slow host": "2.1 us a launch too short, 2 to 4 us each: the host's time that is taken off"}
-
-
-def kinds():
-    off = {kind: [pytest.mark.xfail(run=False, reason=why)] for kind, why in OFF.items()}
-    return [pytest.param(kind, marks=off.get(kind, [])) for kind in told.KINDS]
-
-
 @pytest.fixture(scope="module")
 def profiles():
     """The service's profile, which all kinds of companion jobs share."""
@@ -37,7 +28,7 @@ def profiles():
 
 
 @pytest.mark.finding("users2-H1")
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", told.KINDS)
 def test_what_weft_tells_is_what_the_device_did(kind, profiles, folder, record_property):
     for turn in range(TRIES_OF_LOST):
         place = folder / str(turn)
