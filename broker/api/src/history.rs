@@ -22,6 +22,9 @@ pub struct HistoryRow {
     /// Its name; `None`: the row is from a version of weft without job names.
     #[serde(default)]
     pub name: Option<String>,
+    /// The name that the processes of its job share (`weft run --gang`); `None`: it gave none.
+    #[serde(default)]
+    pub gang: Option<String>,
     /// Its last priority, 0 (most important) to 9.
     pub priority: u8,
     /// Command line.
@@ -40,7 +43,7 @@ pub struct HistoryRow {
 }
 
 /// Selection of rows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryQuery {
     /// At most this number of rows, the newest ones.
     pub last: Option<u64>,
@@ -49,6 +52,9 @@ pub struct HistoryQuery {
     /// Only rows of this user.
     #[serde(default)]
     pub uid: Option<u32>,
+    /// Only rows of this gang.
+    #[serde(default)]
+    pub gang: Option<String>,
 }
 
 /// A job and its recording.

@@ -37,6 +37,12 @@ pub struct HistoryArgs {
     /// (2026-11-25, 2026-11-25T08:30)
     #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true)]
     since: Option<SinceMoment>,
+    /// Show only the processes of this gang (`weft run --gang`); a Slurm job is slurm-NUMBER
+    #[arg(long, value_name = "NAME")]
+    gang: Option<String>,
+    /// Print only one line with the sum of these jobs; without jobs, nothing
+    #[arg(long, conflicts_with = "json")]
+    total: bool,
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
@@ -58,20 +64,28 @@ struct HistoryPage {
 /// Shows the jobs.
 pub fn main(args: HistoryArgs) -> Result<ExitCode> {
     let places = Places::of_environment();
-    let last = args.last.or_else(|| args.since.is_none().then_some(USUAL));
+    let selects = args.since.is_some() || args.gang.is_some();
     let query = HistoryQuery {
-        last,
+        last: args.last.or((!selects).then_some(USUAL)),
         since_ms: args.since.map(|since| since.0),
         uid: None,
+        gang: args.gang,
     };
     let page = HistoryPage {
         schema: 1,
         jobs: rows(&places, &query)?,
     };
+    if args.total {
+        if let Some(total) = total(&page.jobs) {
+            println!("{total}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     text::show(&page, args.json, |page| {
         let width = text::terminal_width().unwrap_or(text::USUAL_WIDTH);
         match page.jobs.is_empty() {
-            true if args.since.is_some() => "no job ended here in that time".to_string(),
+            true if query.gang.is_some() => "no job of this gang has ended here".to_string(),
+            true if query.since_ms.is_some() => "no job ended here in that time".to_string(),
             true => "no job has ended here".to_string(),
             false => render(&page.jobs, width),
         }
@@ -83,7 +97,7 @@ pub fn main(args: HistoryArgs) -> Result<ExitCode> {
 /// their own jobs; else the jobs from the file.
 fn rows(places: &Places, query: &HistoryQuery) -> Result<Vec<HistoryRow>> {
     if places.is_shared() {
-        match admin::ask(places, &Question::History(*query)) {
+        match admin::ask(places, &Question::History(query.clone())) {
             Ok(Answer::History(rows)) => return Ok(rows),
             Ok(other) => bail!("unexpected answer {other:?}"),
             Err(error) if error.is_nobody() => {}
@@ -96,6 +110,41 @@ fn rows(places: &Places, query: &HistoryQuery) -> Result<Vec<HistoryRow>> {
         eprintln!("weft: {damaged}");
     }
     Ok(rows)
+}
+
+/// The sum of some jobs in one line. The part of GPU time is that of the time from the first begin
+/// to the last end.
+fn total(rows: &[HistoryRow]) -> Option<String> {
+    let begin_ms = |row: &HistoryRow| row.ended_ms as f64 - row.outcome.ran_s * 1e3;
+    let begin = rows.iter().map(begin_ms).reduce(f64::min)?;
+    let end = rows.iter().map(|row| row.ended_ms).max()? as f64;
+    let gpu: Option<u64> = rows.iter().map(|row| row.outcome.gpu_ns).sum();
+    let launches: u64 = rows.iter().map(|row| row.outcome.launches).sum();
+    let mut parts = vec![match gpu {
+        Some(ns) => format!(
+            "GPU {} ({})",
+            text::duration(ns),
+            text::percent(ns as f64 / 1e6 / (end - begin).max(1.0))
+        ),
+        None => text::count(launches, "launch", "launches"),
+    }];
+    if rows.len() > 1 {
+        parts.insert(0, format!("{} processes", rows.len()));
+    }
+    let sums = |of: fn(&Outcome) -> Option<LatenessSum>| rows.iter().filter_map(move |row| of(&row.outcome));
+    for (word, sums) in [("lost", sums(|it| it.lost)), ("cost", sums(|it| it.cost))] {
+        let sums: Vec<LatenessSum> = sums.collect();
+        match sums[..] {
+            [] => {}
+            [one] => parts.push(format!("{word} {}", late(Some(one)).0)),
+            // The parts are those of different times.
+            _ => {
+                let ns: i64 = sums.iter().map(|sum| sum.ns).sum();
+                parts.push(format!("{word} {}", text::duration(ns.max(0) as u64)));
+            }
+        }
+    }
+    Some(parts.join(", "))
 }
 
 fn render(rows: &[HistoryRow], width: usize) -> String {
@@ -276,6 +325,7 @@ mod tests {
             pid: 77,
             client: 3,
             name: Some("nightly".to_string()),
+            gang: None,
             priority: 5,
             command: "python train.py".to_string(),
             profile: None,
@@ -304,6 +354,21 @@ mod tests {
                 ..Outcome::default()
             },
         };
+        assert_eq!(
+            total(std::slice::from_ref(&row)).as_deref(),
+            Some("GPU 12.0 s (13.3 %), cost 35.0 ms (0.2 %)")
+        );
+        let mut other = row.clone();
+        other.ended_ms += 30_000;
+        other.outcome.lost = row.outcome.cost;
+        assert_eq!(
+            total(&[row.clone(), other.clone()]).as_deref(),
+            Some("2 processes, GPU 24.0 s (20 %), lost 35.0 ms (0.2 %), cost 70.0 ms")
+        );
+        (other.outcome.gpu_ns, other.outcome.launches) = (None, 40);
+        (other.outcome.lost, other.outcome.cost) = (None, None);
+        assert_eq!(total(&[other]).as_deref(), Some("40 launches"));
+        assert_eq!(total(&[]), None);
         let page = render(&[row], 200);
         for part in [
             "2000-02-29 12:34:56",

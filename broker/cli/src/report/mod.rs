@@ -156,10 +156,10 @@ fn gather(places: &Places, selection: &Selection) -> Result<Vec<RecordedJob>> {
     let query = HistoryQuery {
         since_ms: selection.since_ms(),
         last: selection.last(),
-        uid: None,
+        ..HistoryQuery::default()
     };
     let shared = places.is_shared();
-    let mut jobs = match admin::ask(places, &Question::Recorded(shared.then_some(query))) {
+    let mut jobs = match admin::ask(places, &Question::Recorded(shared.then(|| query.clone()))) {
         Ok(Answer::Recorded(jobs)) => jobs,
         Ok(other) => bail!("unexpected answer {other:?}"),
         Err(error) if error.is_nobody() => Vec::new(),

@@ -234,6 +234,7 @@ pub(super) mod tests {
                 priority: (pid % 10) as u8,
                 command: command.to_string(),
                 name: None,
+                gang: None,
                 profile: None,
                 device: None,
                 ending: Ending::Goodbye,

@@ -68,7 +68,7 @@ const LAST_ROWS: Duration = Duration::from_secs(10);
 const EXIT_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Version of the tables, in `user_version`.
-const SCHEMA_VERSION: i64 = 3;
+const SCHEMA_VERSION: i64 = 4;
 
 const SCHEMA: &str = "
     CREATE TABLE jobs (
@@ -90,24 +90,26 @@ const SCHEMA: &str = "
         name TEXT,
         exit_code INTEGER,
         exit_signal INTEGER,
-        cancelled INTEGER
+        cancelled INTEGER,
+        gang TEXT
     );
     CREATE INDEX jobs_ended ON jobs (ended_ms);
     CREATE INDEX jobs_user ON jobs (uid);
-    PRAGMA user_version = 3;";
+    PRAGMA user_version = 4;";
 
-/// Changes version 1, which had no names, into version 2.
-const WITH_NAMES: &str = "
-    ALTER TABLE jobs ADD COLUMN name TEXT;
-    PRAGMA user_version = 2;";
-
-/// Changes version 2, which had no exit codes, into version 3.
-const WITH_EXITS: &str = "
-    ALTER TABLE jobs ADD COLUMN exit_code INTEGER;
+/// Changes version 1, which had no names, into version 2, that, which had no exit codes, into
+/// version 3, and that, which had no gangs, into version 4.
+const CHANGES: [&str; 3] = [
+    "ALTER TABLE jobs ADD COLUMN name TEXT;
+    PRAGMA user_version = 2;",
+    "ALTER TABLE jobs ADD COLUMN exit_code INTEGER;
     ALTER TABLE jobs ADD COLUMN exit_signal INTEGER;
     ALTER TABLE jobs ADD COLUMN cancelled INTEGER;
     CREATE INDEX jobs_user ON jobs (uid);
-    PRAGMA user_version = 3;";
+    PRAGMA user_version = 3;",
+    "ALTER TABLE jobs ADD COLUMN gang TEXT;
+    PRAGMA user_version = 4;",
+];
 
 /// Reason why the history cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -287,11 +289,7 @@ fn add_once(path: &Path, rows: &[HistoryRow], most_rows: u64, most_bytes: u64) -
         let transaction = transaction.map_err(failed)?;
         match self::version(&transaction, path)? {
             0 => transaction.execute_batch(SCHEMA),
-            1 => transaction
-                .execute_batch(WITH_NAMES)
-                .and_then(|()| transaction.execute_batch(WITH_EXITS)),
-            2 => transaction.execute_batch(WITH_EXITS),
-            _ => Ok(()),
+            older => (CHANGES.iter().skip(older as usize - 1)).try_for_each(|change| transaction.execute_batch(change)),
         }
         .map_err(failed)?;
         transaction.commit().map_err(failed)?;
@@ -317,8 +315,8 @@ fn insert(file: &mut Connection, rows: &[HistoryRow], most_rows: u64) -> rusqlit
     {
         let mut insert = transaction.prepare(
             "INSERT INTO jobs (ended_ms, ran_s, uid, pid, client, priority, command, profile, device, ending,
-             gpu_ns, lost_ns, cost_ns, outcome, name, exit_code, exit_signal, cancelled)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
+             gpu_ns, lost_ns, cost_ns, outcome, name, exit_code, exit_signal, cancelled, gang)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
         )?;
         for row in rows {
             let outcome = &row.outcome;
@@ -341,6 +339,7 @@ fn insert(file: &mut Connection, rows: &[HistoryRow], most_rows: u64) -> rusqlit
                 row.exit.code,
                 row.exit.signal,
                 row.exit.cancelled,
+                row.gang,
             ])?;
         }
     }
@@ -379,14 +378,16 @@ fn read_once(path: &Path, query: &HistoryQuery) -> Result<Vec<HistoryRow>, Histo
     let newer = match version(&file, path)? {
         0 => return Ok(Vec::new()),
         // Opened read-only: the file is not converted until a row is added.
-        1 => "NULL, NULL, NULL, NULL",
-        2 => "name, NULL, NULL, NULL",
-        _ => "name, exit_code, exit_signal, cancelled",
+        1 => "NULL, NULL, NULL, NULL, NULL AS gang",
+        2 => "name, NULL, NULL, NULL, NULL AS gang",
+        3 => "name, exit_code, exit_signal, cancelled, NULL AS gang",
+        _ => "name, exit_code, exit_signal, cancelled, gang",
     };
     let mut rows = file
         .prepare(&format!(
-            "SELECT ended_ms, uid, pid, client, priority, command, profile, device, ending, outcome, {newer} FROM jobs
-             WHERE ended_ms >= ?1 AND (?2 IS NULL OR uid = ?2) ORDER BY id DESC LIMIT ?3",
+            "SELECT * FROM
+             (SELECT ended_ms, uid, pid, client, priority, command, profile, device, ending, outcome, {newer}, id FROM jobs)
+             WHERE ended_ms >= ?1 AND (?2 IS NULL OR uid = ?2) AND (?4 IS NULL OR gang = ?4) ORDER BY id DESC LIMIT ?3",
         ))
         .map_err(failed)?;
     let since = query
@@ -395,7 +396,7 @@ fn read_once(path: &Path, query: &HistoryQuery) -> Result<Vec<HistoryRow>, Histo
     let last = query
         .last
         .map_or(i64::MAX, |last| i64::try_from(last).unwrap_or(i64::MAX));
-    let found = rows.query_map(params![since, query.uid, last], |row| {
+    let found = rows.query_map(params![since, query.uid, last, query.gang], |row| {
         let outcome: String = row.get(9)?;
         let ending: String = row.get(8)?;
         Ok(HistoryRow {
@@ -404,6 +405,7 @@ fn read_once(path: &Path, query: &HistoryQuery) -> Result<Vec<HistoryRow>, Histo
             pid: row.get(2)?,
             client: row.get::<_, i64>(3)? as u64,
             name: row.get(10)?,
+            gang: row.get(14)?,
             priority: row.get(4)?,
             command: row.get(5)?,
             profile: row.get(6)?,
@@ -618,6 +620,7 @@ mod tests {
             pid: 7,
             client: number,
             name: (!number.is_multiple_of(3)).then(|| format!("train{number}")),
+            gang: number.is_multiple_of(4).then(|| "night".to_string()),
             priority: 5,
             command: format!("python train{number}.py"),
             profile: None,
@@ -791,18 +794,41 @@ mod tests {
     }
 
     #[test]
+    fn the_rows_of_a_gang_are_selected() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.sqlite");
+        add(&path, &rows(0..9)).expect("written");
+        let of = |gang: &str, uid| {
+            let query = HistoryQuery {
+                gang: Some(gang.to_string()),
+                uid,
+                ..HistoryQuery::default()
+            };
+            let found = read(&path, &query).expect("read").0;
+            found.iter().map(|row| row.client).collect::<Vec<_>>()
+        };
+        assert_eq!((of("night", None), of("day", None)), (vec![8, 4, 0], vec![]));
+        assert_eq!(of("night", Some(1)), [0u64; 0], "of another user");
+    }
+
+    #[test]
     fn a_file_without_names_is_read_and_then_gets_them() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("history.sqlite");
         // A file as version 1 made it.
         let old = Connection::open(&path).expect("open");
         let first = SCHEMA.replace(
-            ",\n        name TEXT,\n        exit_code INTEGER,\n        exit_signal INTEGER,\n        cancelled INTEGER\n",
+            ",\n        name TEXT,\n        exit_code INTEGER,\n        exit_signal INTEGER,\n        cancelled INTEGER,\n        gang TEXT\n",
             "\n",
         );
         let first = first.replace("    CREATE INDEX jobs_user ON jobs (uid);\n", "");
-        let first = first.replace("user_version = 3", "user_version = 1");
-        assert!(!first.contains("name") && !first.contains("exit") && !first.contains("jobs_user"));
+        let first = first.replace("user_version = 4", "user_version = 1");
+        assert!(
+            !first.contains("name")
+                && !first.contains("gang")
+                && !first.contains("exit")
+                && !first.contains("jobs_user")
+        );
         old.execute_batch(&first).expect("made");
         old.execute(
             "INSERT INTO jobs (ended_ms, ran_s, uid, pid, client, priority, command, ending, outcome)

@@ -215,6 +215,7 @@ mod tests {
             pid: std::process::id(),
             client,
             name: None,
+            gang: None,
             priority: 5,
             command: "python train.py".to_string(),
             profile: None,

@@ -160,6 +160,7 @@ mod tests {
     fn row(number: u64) -> HistoryRow {
         HistoryRow {
             name: None,
+            gang: None,
             ended_ms: 1_000 + number,
             uid: 1,
             pid: 7,

@@ -732,12 +732,16 @@ fn now_ms() -> u64 {
 fn row(entry: &Entry, ending: Ending, outcome: &Outcome) -> HistoryRow {
     let ended_ms = now_ms();
     let status = entry.status();
+    let gang = entry.gang();
+    // A shared broker puts the user before it.
+    let own = gang.strip_prefix(&format!("{}:", entry.uid)).unwrap_or(&gang);
     HistoryRow {
         ended_ms,
         uid: entry.uid,
         pid: entry.pid,
         client: entry.client,
         name: Some(status.name).filter(|name| !name.is_empty()),
+        gang: Some(own.to_string()).filter(|gang| !gang.is_empty()),
         priority: status.priority,
         command: status.command,
         profile: status.profile,

@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use super::host::{self, HostContext, Spank};
 use super::options::JobOption;
 use super::settings::PluginSettings;
-use super::{leftovers, task};
+use super::{books, leftovers, task};
 
 const DONE: c_int = 0;
 const REFUSED: c_int = -1;
@@ -184,16 +184,37 @@ pub extern "C" fn slurm_spank_job_epilog(spank: *mut c_void, count: c_int, argum
         let Some((job, uid)) = spank.job().zip(spank.uid()) else {
             return DONE;
         };
-        if !settings.kills_leftovers {
-            return DONE;
-        }
         let (proc, gang) = (Path::new("/proc"), job.gang());
         let node = std::env::var("SLURMD_NODENAME").ok();
         let belongs = |pid| leftovers::belongs(proc, pid, uid, &gang, node.as_deref());
-        for pid in leftovers::processes(proc) {
+        let all = settings.kills_leftovers.then(|| leftovers::processes(proc));
+        for pid in all.into_iter().flatten() {
             if belongs(pid) && host::kill(pid, || belongs(pid)) {
                 host::info(&format!("killed process {pid}, which job {} had left behind", job.id));
             }
+        }
+        DONE
+    })
+}
+
+/// The callback at the end of a step, in its step daemon, as root: the job still runs, as Slurm
+/// changes no comment of an ended job. It writes the job's outcome so far into Slurm's books.
+#[unsafe(no_mangle)]
+pub extern "C" fn slurm_spank_exit(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
+    guarded(DONE, || {
+        if host::context() != HostContext::Step {
+            return DONE;
+        }
+        // SAFETY: Slurm's handle in its callback.
+        let spank = unsafe { Spank::new(spank) };
+        let (settings, _) = settings(count, arguments);
+        let Some(weft) = &settings.comment else { return DONE };
+        if let Some((job, uid)) = spank.job().zip(spank.uid())
+            && spank.is_first_node()
+            && task::holds_gpu(&spank)
+            && let Err(why) = books::write(weft, &settings.socket, uid, &job.gang(), job.id)
+        {
+            host::error(&format!("job {} has no comment: {why}", job.id));
         }
         DONE
     })

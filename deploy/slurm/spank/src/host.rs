@@ -69,6 +69,7 @@ const SUCCESS: c_int = 0;
 /// `spank_item_t`.
 const JOB_UID: c_int = 0;
 const JOB_ID: c_int = 2;
+const JOB_NODE: c_int = 5;
 const JOB_ARRAY_ID: c_int = 30;
 const JOB_ARRAY_TASK_ID: c_int = 31;
 
@@ -120,6 +121,11 @@ impl Spank {
     /// The job's user.
     pub fn uid(&self) -> Option<u32> {
         self.number(JOB_UID)
+    }
+
+    /// Whether this is the first node of the step.
+    pub fn is_first_node(&self) -> bool {
+        self.number(JOB_NODE) == Some(0)
     }
 
     /// A variable as Slurm reports it: whether it is complete, and its bytes.

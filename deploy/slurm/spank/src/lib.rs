@@ -8,6 +8,9 @@
 //! Invariants: no panic unwinds into Slurm, and no error in the plugin fails a job. Only a wrong
 //! value of an option is refused, by the command that the user gives it to.
 
+// A test build lacks the exports.
+#[cfg_attr(test, allow(dead_code))]
+mod books;
 mod leftovers;
 // A test build lacks the exports, the only users of some of its items.
 #[cfg_attr(test, allow(dead_code))]

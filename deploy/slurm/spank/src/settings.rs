@@ -27,6 +27,9 @@ pub struct PluginSettings {
     /// `leftover=kill|leave`: whether the plugin kills processes of an ended job that Slurm no
     /// longer tracks.
     pub kills_leftovers: bool,
+    /// `comment=`: the absolute path of the `weft` command by which a job's outcome becomes its
+    /// `AdminComment`. `None`: it does not.
+    pub comment: Option<String>,
 }
 
 impl Default for PluginSettings {
@@ -37,6 +40,7 @@ impl Default for PluginSettings {
             default_priority: None,
             shard_bytes: Some(SHARD_BYTES),
             kills_leftovers: true,
+            comment: None,
         }
     }
 }
@@ -69,8 +73,9 @@ impl PluginSettings {
                 "leave" => self.kills_leftovers = false,
                 _ => return Err("kill or leave".to_string()),
             },
+            "comment" => self.comment = Some(absolute(value)?),
             _ => {
-                let known = "lib=, socket=, default_priority=, shard= and leftover=";
+                let known = "lib=, socket=, default_priority=, shard=, leftover= and comment=";
                 return Err(format!("there are {known}"));
             }
         }
@@ -100,7 +105,7 @@ mod tests {
     #[test]
     fn arguments_are_settings() {
         assert_eq!(PluginSettings::read([]), (PluginSettings::default(), vec![]));
-        let line = "lib=/w/libweft.so socket=/run/w/s default_priority=low shard=2GiB leftover=leave";
+        let line = "lib=/w/libweft.so socket=/run/w/s default_priority=low shard=2GiB leftover=leave comment=/w/weft";
         let (settings, wrong) = PluginSettings::read(line.split(' '));
         let expected = PluginSettings {
             library: "/w/libweft.so".into(),
@@ -108,6 +113,7 @@ mod tests {
             default_priority: Some(7),
             shard_bytes: Some(2 << 30),
             kills_leftovers: false,
+            comment: Some("/w/weft".into()),
         };
         assert_eq!((settings, wrong), (expected, vec![]));
         assert_eq!(PluginSettings::read(["shard=no"]).0.shard_bytes, None);
@@ -122,6 +128,7 @@ mod tests {
             "default_priority=urgent",
             "shard=0",
             "leftover=maybe",
+            "comment=weft",
             "colour=red",
             "lib",
         ] {

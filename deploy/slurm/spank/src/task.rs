@@ -164,7 +164,7 @@ fn from_submit_folder(task: &dyn Variables, file: String) -> String {
 
 /// Whether the step holds a GPU, or a part of one. Slurm removes its variables from a step without
 /// a GPU. `CUDA_VISIBLE_DEVICES` is not enough, since the user may have set it.
-fn holds_gpu(task: &dyn Variables) -> bool {
+pub fn holds_gpu(task: &dyn Variables) -> bool {
     let slurms = ["SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_SHARDS_ON_NODE"];
     let said = |name: &str| task.get(name).is_some_and(|value| !value.is_empty());
     let visible = task.get("CUDA_VISIBLE_DEVICES");
