@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 # cargo's profile of everything that is built and run. scripts/test, which compiles everything once,
 # uses dev.
-PROFILE = os.environ.get("WEFT_PROFILE", "release")
+PROFILE = os.environ.get("WEFT_BUILD", "release")
 BUILT = TARGET / ("debug" if PROFILE == "dev" else PROFILE)
 
 SIMGPU_LIB = TARGET / "simgpu" / "lib"
