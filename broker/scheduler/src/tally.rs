@@ -17,7 +17,8 @@ pub struct RoleTally {
     pub gpu: Ns,
     /// Launches in it that are too short to be timed exactly.
     pub brief: u64,
-    /// Part of `gpu` that is only a bound, ns: times from first launches to waits.
+    /// Part of `gpu` that is only a bound, ns: times from first launches to waits, and the part of
+    /// measured times that may be a switch or another job's work.
     pub at_most: Ns,
     /// The most that the real GPU time exceeds `gpu`, ns: launches without a known time.
     pub uncounted: Ns,

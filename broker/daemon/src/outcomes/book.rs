@@ -197,7 +197,7 @@ struct CoreFigures {
     foreground_gpu: Ns,
     background_gpu: Ns,
     brief: u64,
-    at_most: Ns,
+    at_most: f64,
     uncounted: f64,
     known: u64,
     unknown: u64,
@@ -215,7 +215,7 @@ impl CoreFigures {
             foreground_gpu: view.foreground.gpu,
             background_gpu: view.background.gpu,
             brief: view.foreground.brief + view.background.brief,
-            at_most: view.foreground.at_most,
+            at_most: (view.foreground.at_most + view.background.at_most) as f64,
             uncounted: view.background.uncounted as f64,
             known: view.known_launches,
             unknown: view.unknown_launches,
@@ -234,16 +234,17 @@ impl CoreFigures {
             true => (self.late, self.judged),
             false => (self.late - before.late, self.judged - before.judged),
         };
-        // This one falls, too.
-        let uncounted = match self.background_gpu < before.background_gpu {
-            true => self.uncounted,
-            false => self.uncounted - before.uncounted,
+        // These fall, too.
+        let restarted = self.background_gpu < before.background_gpu || self.foreground_gpu < before.foreground_gpu;
+        let (at_most, uncounted) = match restarted {
+            true => (self.at_most, self.uncounted),
+            false => (self.at_most - before.at_most, self.uncounted - before.uncounted),
         };
         CoreFigures {
             foreground_gpu: since(self.foreground_gpu, before.foreground_gpu),
             background_gpu: since(self.background_gpu, before.background_gpu),
             brief: since(self.brief, before.brief),
-            at_most: since(self.at_most, before.at_most),
+            at_most,
             uncounted,
             known: since(self.known, before.known),
             unknown: since(self.unknown, before.unknown),
@@ -535,7 +536,7 @@ impl OutcomeBook {
         let gpu_ns = gpu_ns.filter(|_| launches > 0);
         // Launches alone are as uncertain as the others.
         let uncertain = sums.sum.brief.saturating_mul(UNCERTAIN_NS);
-        let least = shared.saturating_sub(sums.sum.at_most).saturating_sub(uncertain);
+        let least = shared.saturating_sub(sums.sum.at_most as Ns).saturating_sub(uncertain);
         let scaled = |of: Ns| {
             gpu_ns.map(|ns| match shared {
                 0 => ns.saturating_add(of),

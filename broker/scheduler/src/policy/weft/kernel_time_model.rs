@@ -81,7 +81,8 @@ struct Charge {
     /// Whether each of the times may contain a switch of the device, another job's work, or the
     /// host's.
     rough: bool,
-    /// The mean of the times' upper bounds, ns.
+    /// The means of the times' lower and upper bounds, ns.
+    least: RunningMean,
     most: RunningMean,
     /// Time that the client charges, ns.
     told: Ns,
@@ -94,14 +95,15 @@ impl Charge {
         self.is_clean() || (self.rough && (time / 2 > self.mean() || time > self.most()))
     }
 
-    /// Takes in a time, and the most that it may be, ns. `rough`: it may contain something else
-    /// than the kernel. Returns whether the client must charge another time.
-    fn learn(&mut self, time: Ns, most: Ns, rough: bool) -> bool {
+    /// Takes in a time, and the least and the most that it may be, ns. `rough`: it may contain
+    /// something else than the kernel. Returns whether the client must charge another time.
+    fn learn(&mut self, time: Ns, (least, most): Bounds, rough: bool) -> bool {
         // A certain time above the most joins the rough ones: it may contain unreported work.
         let is_certain = !rough && time <= self.most();
         if self.rough && (is_certain || time < self.mean() / 2) {
-            (self.times, self.most) = Default::default();
+            (self.times, self.least, self.most) = Default::default();
         }
+        self.least.learn(least.min(time) as f64, 0.0);
         self.most.learn(most as f64, 0.0);
         self.rough = rough || (self.rough && !is_certain);
         self.times.learn(time as f64);
@@ -116,6 +118,11 @@ impl Charge {
     /// The most that a launch takes if the times are rough, ns.
     fn most(&self) -> Ns {
         self.most.mean as Ns
+    }
+
+    /// The most that a launch takes less than the mean if the times are rough, ns.
+    fn short(&self) -> Ns {
+        self.mean().saturating_sub(self.least.mean as Ns)
     }
 
     /// The mean, at least 1 ns.
@@ -139,9 +146,13 @@ struct CountedLaunches {
     /// Launches in no figure but `gpu`.
     new: u64,
     gpu: Ns,
-    /// The most that their GPU time exceeds `gpu`, ns.
+    /// The most that their GPU time exceeds `gpu`, and that it falls short of it, ns.
     more: Ns,
+    less: Ns,
 }
+
+/// The least and the most that a time may be, ns.
+type Bounds = (Ns, Ns);
 
 /// Launches of one kernel to be counted now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,9 +209,10 @@ pub(super) struct KernelTimeModel {
     charge_of_unknown: Ns,
     /// The highest of `charges` that the client received, ns.
     highest: Ns,
-    /// Launches of a job without a profile, and the sum of their `more`, ns.
+    /// Launches of a job without a profile, and the sums of their `more` and `less`, ns.
     counted: HashMap<u64, CountedLaunches>,
     more: Ns,
+    less: Ns,
     /// Whether launches are timed, and the last launches.
     timed: bool,
     recent: VecDeque<AwaitedLaunch>,
@@ -276,6 +288,7 @@ impl KernelTimeModel {
         let charge = self.charges.get(&kernel).filter(|charge| charge.times.seen() > 0);
         let is_first = charge.is_some_and(|charge| charge.times.seen() == 1);
         let rough = charge.filter(|charge| charge.rough).map(Charge::most);
+        let short = rough.map_or(0, |_| charge.map_or(0, Charge::short));
         let time = match charge {
             Some(charge) => charge.mean(),
             None if counted.first < UNTIMED => return None,
@@ -302,6 +315,9 @@ impl KernelTimeModel {
         let more = if is_first || rough.is_some() { most } else { 0 };
         self.more = self.more.saturating_sub(counted.more).saturating_add(more);
         counted.more = more;
+        let less = short.saturating_mul(counted.first);
+        self.less = self.less.saturating_sub(counted.less).saturating_add(less);
+        counted.less = less;
         (count > 0 || gpu > 0).then_some(NewLaunches { count, time, gpu })
     }
 
@@ -316,6 +332,12 @@ impl KernelTimeModel {
         let waited = awaited.find(|launch| self.counted.contains_key(&launch.kernel) && !self.is_timed(launch.kernel));
         let waited = waited.map_or(0, |launch| now.saturating_sub(launch.at.max(self.ended_at)));
         self.more.saturating_add(waited)
+    }
+
+    /// The most that the counted GPU time exceeds the real one, ns: switches and other jobs' work
+    /// may be in it.
+    pub(super) fn overcounted(&self) -> Ns {
+        self.less
     }
 
     /// High quantile of a kernel whose times are widely spread, ns, else 0.
@@ -436,7 +458,7 @@ impl KernelTimeModel {
                 self.charges.entry(launch.kernel).or_default();
             }
         } else {
-            self.bounded(&launch, 0, took, end.unknown);
+            self.bounded(&launch, (0, took), end.unknown);
         }
         Some(launch.kernel)
     }
@@ -461,26 +483,27 @@ impl KernelTimeModel {
         // The first event may be reached before the switch: a kernel of 2 us then seems to take
         // 102. Such a time counts until there is one without a switch: none would be worse.
         let is_rough = launch.switch.max(time - undisturbed) > time / NEAR;
+        let least = undisturbed.saturating_sub(launch.switch);
         let passed_over = is_rough && self.charges.get(&kernel).is_some_and(|it| it.passes_over(time));
         if self.profiled || (time - alone <= unknown.max(time) / NEAR && !passed_over) {
-            self.charged(kernel, time, time, is_rough);
+            self.charged(kernel, time, (least, time), is_rough);
             self.times.learn(&launch.context, time);
         } else {
             self.measured = self.measured.saturating_add(u32::from(passed_over));
-            self.bounded(&launch, undisturbed.saturating_sub(launch.switch), time, unknown);
+            self.bounded(&launch, (least, time), unknown);
         }
     }
 
     /// Takes in the least and the most that a kernel launched at `at` took. The likely time counts
     /// until there is a certain one.
-    pub(super) fn took_between(&mut self, kernel: u64, (least, most): (Ns, Ns), at: Ns, unknown: Ns) {
+    pub(super) fn took_between(&mut self, kernel: u64, (least, most): Bounds, at: Ns, unknown: Ns) {
         let launch = self.timed_launch(kernel, at);
         let time = likely(least, most);
         if self.profiled || self.charges.get(&kernel).is_some_and(|it| it.passes_over(time)) {
             self.measured = self.measured.saturating_add(1);
-            self.bounded(&launch, least, most, unknown);
+            self.bounded(&launch, (least, most), unknown);
         } else {
-            self.charged(kernel, time, most, true);
+            self.charged(kernel, time, (least, most), true);
             self.times.learn(&launch.context, time);
         }
     }
@@ -500,7 +523,7 @@ impl KernelTimeModel {
         })
     }
 
-    fn charged(&mut self, kernel: u64, time: Ns, most: Ns, rough: bool) {
+    fn charged(&mut self, kernel: u64, time: Ns, bounds: Bounds, rough: bool) {
         // A launch without a name gives no information about others without a name.
         if self.profiled || kernel == 0 || is_transfer(kernel) {
             return;
@@ -512,7 +535,7 @@ impl KernelTimeModel {
         }
         self.measured = self.measured.saturating_add(1);
         if self.charges.len() < CHARGES || self.charges.contains_key(&kernel) {
-            let news = self.charges.entry(kernel).or_default().learn(time, most, rough);
+            let news = self.charges.entry(kernel).or_default().learn(time, bounds, rough);
             if news {
                 self.highest = self.charges.values().map(|charge| charge.told).max().unwrap_or(0);
                 if !self.news.contains(&kernel) {
@@ -540,12 +563,12 @@ impl KernelTimeModel {
     }
 
     /// Takes in bounds of a launch's time, which correct a forecast that is outside of them.
-    fn bounded(&mut self, launch: &AwaitedLaunch, least: Ns, most: Ns, unknown: Ns) {
+    fn bounded(&mut self, launch: &AwaitedLaunch, (least, most): Bounds, unknown: Ns) {
         if self.forecast(launch.kernel, &launch.context).is_some() {
             self.times.at_least(&launch.context, least);
             self.times.at_most(&launch.context, most);
         } else if least > unknown {
-            self.charged(launch.kernel, least, most, true);
+            self.charged(launch.kernel, least, (least, most), true);
             self.times.learn(&launch.context, least);
         }
     }
@@ -747,6 +770,14 @@ mod tests {
         model.launched(6, UNKNOWN_NS, 70 * MS, true);
         model.measured(6, 500 * US, 70 * MS, (500 * US, 500 * US), UNKNOWN_NS);
         assert!(news(&mut model).contains(&(6, 500 * US)));
+        // The switch may be in its time: that is a bound of its GPU time.
+        for _ in 0..3 {
+            model.counts(6, None);
+        }
+        model.measured(6, 500 * US, 71 * MS, (500 * US, 500 * US), UNKNOWN_NS);
+        assert_eq!(model.overcounted(), 0, "no launch is counted yet");
+        let new = model.new_launches(6, UNKNOWN_NS).expect("it has times");
+        assert_eq!((new.gpu, model.overcounted()), (1_500 * US, 3 * SWITCH_NS));
     }
 
     #[test]

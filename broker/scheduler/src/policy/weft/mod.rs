@@ -280,6 +280,7 @@ impl Policy for Weft {
     fn background_tally(&self, slot: ClientSlot, now: Ns) -> Option<RoleTally> {
         let job = self.models.job(slot)?;
         Some(RoleTally {
+            at_most: job.times.overcounted(),
             uncounted: job.times.uncounted(now),
             ..job.tally
         })
