@@ -37,10 +37,14 @@ pub struct HistoryArgs {
     /// (2026-11-25, 2026-11-25T08:30)
     #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true)]
     since: Option<SinceMoment>,
-    /// Show only the processes of this gang (`weft run --gang`); a Slurm job is slurm-NUMBER
+    /// Show only the processes of this gang, as --json names it; a Slurm job is slurm-NUMBER
     #[arg(long, value_name = "NAME")]
     gang: Option<String>,
-    /// Print only one line with the sum of these jobs; without jobs, nothing
+    /// Show only the jobs of this user (a name or number)
+    #[arg(long, value_name = "USER", value_parser = users::user)]
+    user: Option<u32>,
+    /// Print only one line with the sum of these jobs; without jobs, nothing. Without --last it is
+    /// the sum of all
     #[arg(long, conflicts_with = "json")]
     total: bool,
     /// Print everything as JSON
@@ -64,11 +68,11 @@ struct HistoryPage {
 /// Shows the jobs.
 pub fn main(args: HistoryArgs) -> Result<ExitCode> {
     let places = Places::of_environment();
-    let selects = args.since.is_some() || args.gang.is_some();
+    let selects = args.since.is_some() || args.gang.is_some() || args.total;
     let query = HistoryQuery {
         last: args.last.or((!selects).then_some(USUAL)),
         since_ms: args.since.map(|since| since.0),
-        uid: None,
+        uid: args.user,
         gang: args.gang,
     };
     let page = HistoryPage {
@@ -117,23 +121,39 @@ fn rows(places: &Places, query: &HistoryQuery) -> Result<Vec<HistoryRow>> {
 fn total(rows: &[HistoryRow]) -> Option<String> {
     let begin_ms = |row: &HistoryRow| row.ended_ms as f64 - row.outcome.ran_s * 1e3;
     let begin = rows.iter().map(begin_ms).reduce(f64::min)?;
-    let end = rows.iter().map(|row| row.ended_ms).max()? as f64;
-    let gpu: Option<u64> = rows.iter().map(|row| row.outcome.gpu_ns).sum();
-    let launches: u64 = rows.iter().map(|row| row.outcome.launches).sum();
-    let mut parts = vec![match gpu {
-        Some(ns) => format!(
-            "GPU {} ({})",
-            text::duration(ns),
-            text::percent(ns as f64 / 1e6 / (end - begin).max(1.0))
-        ),
-        None => text::count(launches, "launch", "launches"),
-    }];
+    let ran_ms = (rows.iter().map(|row| row.ended_ms).max()? as f64 - begin).max(1.0);
+    let outcomes = || rows.iter().map(|row| &row.outcome);
+    let mut parts = vec![format!("ran {}", text::duration((ran_ms * 1e6) as u64))];
     if rows.len() > 1 {
         parts.insert(0, format!("{} processes", rows.len()));
     }
-    let sums = |of: fn(&Outcome) -> Option<LatenessSum>| rows.iter().filter_map(move |row| of(&row.outcome));
-    for (word, sums) in [("lost", sums(|it| it.lost)), ("cost", sums(|it| it.cost))] {
-        let sums: Vec<LatenessSum> = sums.collect();
+    let timed = || outcomes().filter_map(|of| of.gpu_ns.map(|ns| (of, ns)));
+    let sum = Outcome {
+        gpu_ns: (timed().count() > 0).then(|| timed().map(|(_, ns)| ns).sum()),
+        gpu_least_ns: Some(timed().map(|(of, ns)| of.gpu_least_ns.unwrap_or(ns)).sum()),
+        gpu_most_ns: Some(timed().map(|(of, ns)| of.gpu_most_ns.unwrap_or(ns)).sum()),
+        launches: outcomes().map(|of| of.launches).sum(),
+        ..Outcome::default()
+    };
+    parts.push(match (sum.gpu_text(), sum.gpu_ns) {
+        (Some(gpu), Some(ns)) => {
+            let part = text::percent(ns as f64 / 1e6 / ran_ms);
+            let part = gpu
+                .starts_with("about")
+                .then(|| format!(" ({part})"))
+                .unwrap_or_default();
+            let of = match timed().count() {
+                some if some < rows.len() => format!(" of {some} of them"),
+                _ => String::new(),
+            };
+            format!("GPU {gpu}{part}{of}")
+        }
+        _ => text::count(sum.launches, "launch", "launches"),
+    });
+    for (word, sums) in [
+        ("lost", outcomes().filter_map(|of| of.lost).collect::<Vec<_>>()),
+        ("cost", outcomes().filter_map(|of| of.cost).collect()),
+    ] {
         match sums[..] {
             [] => {}
             [one] => parts.push(format!("{word} {}", late(Some(one)).0)),
@@ -356,18 +376,25 @@ mod tests {
         };
         assert_eq!(
             total(std::slice::from_ref(&row)).as_deref(),
-            Some("GPU 12.0 s (13.3 %), cost 35.0 ms (0.2 %)")
+            Some("ran 90.0 s, GPU about 12.0 s (13.3 %), cost 35.0 ms (0.2 %)")
         );
         let mut other = row.clone();
         other.ended_ms += 30_000;
         other.outcome.lost = row.outcome.cost;
         assert_eq!(
             total(&[row.clone(), other.clone()]).as_deref(),
-            Some("2 processes, GPU 24.0 s (20 %), lost 35.0 ms (0.2 %), cost 70.0 ms")
+            Some("2 processes, ran 2 min, GPU about 24.0 s (20 %), lost 35.0 ms (0.2 %), cost 70.0 ms")
         );
         (other.outcome.gpu_ns, other.outcome.launches) = (None, 40);
         (other.outcome.lost, other.outcome.cost) = (None, None);
-        assert_eq!(total(&[other]).as_deref(), Some("40 launches"));
+        let two = [row.clone(), other.clone()];
+        let some = "2 processes, ran 2 min, GPU about 12.0 s (10 %) of 1 of them, cost 35.0 ms (0.2 %)";
+        assert_eq!(total(&two).as_deref(), Some(some));
+        assert_eq!(total(&[other]).as_deref(), Some("ran 90.0 s, 40 launches"));
+        let mut bounded = row.clone();
+        bounded.outcome.gpu_least_ns = Some(0);
+        bounded.outcome.gpu_most_ns = bounded.outcome.gpu_ns;
+        assert!(total(&[bounded]).is_some_and(|line| line.contains("GPU at most 12.0 s, cost")));
         assert_eq!(total(&[]), None);
         let page = render(&[row], 200);
         for part in [

@@ -238,9 +238,9 @@ fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
             "weft: no process of the job used the GPU under weft: nothing was learnt{before} (check interception with weft doctor)"
         ),
         (clients, 0) => eprintln!(
-            "weft: {} attached, {} launches, but no samples: nothing was learnt{before}",
+            "weft: {} attached, {}, but no samples: nothing was learnt{before} (weft reads times when the job waits for the GPU: it must synchronize)",
             text::count(clients, "process", "processes"),
-            sampled.launches
+            text::count(sampled.launches, "launch", "launches")
         ),
         (clients, samples) => {
             eprintln!(

@@ -559,7 +559,13 @@ impl OutcomeThread {
     fn figures(&self, client: u64) -> Option<Outcome> {
         let watched = self.clients.get(&client)?;
         let status = watched.entry.status();
-        let typical = watched.entry.loaded.as_ref().and_then(|profile| profile.typical_cost());
+        // A profile of other kernels gives no time of these.
+        let fits = watched
+            .entry
+            .loaded
+            .as_ref()
+            .filter(|_| watched.entry.misfit(1).is_none());
+        let typical = fits.and_then(|profile| profile.typical_cost());
         let mut outcome = self.book.outcome(&status, typical);
         if let Some(earlier) = self.book.carried(client) {
             outcome.requests = carried::requests(&watched.entry.lane.requests, earlier);

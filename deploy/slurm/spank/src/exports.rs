@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::host::{self, HostContext, Spank};
 use super::options::JobOption;
@@ -197,22 +198,23 @@ pub extern "C" fn slurm_spank_job_epilog(spank: *mut c_void, count: c_int, argum
     })
 }
 
-/// The callback at the end of a step, in its step daemon, as root: the job still runs, as Slurm
-/// changes no comment of an ended job. It writes the job's outcome so far into Slurm's books.
+/// Tasks of this step that ended on this node.
+static ENDED: AtomicU32 = AtomicU32::new(0);
+
+/// The callback after a task has ended, in its step daemon, as root: the job still runs. After the
+/// last task it writes the job's outcome so far into Slurm's books.
 #[unsafe(no_mangle)]
-pub extern "C" fn slurm_spank_exit(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
+pub extern "C" fn slurm_spank_task_exit(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
     guarded(DONE, || {
-        if host::context() != HostContext::Step {
-            return DONE;
-        }
         // SAFETY: Slurm's handle in its callback.
         let spank = unsafe { Spank::new(spank) };
         let (settings, _) = settings(count, arguments);
         let Some(weft) = &settings.comment else { return DONE };
-        if let Some((job, uid)) = spank.job().zip(spank.uid())
-            && spank.is_first_node()
+        if ENDED.fetch_add(1, Ordering::Relaxed) + 1 == spank.tasks()
+            && spank.writes_outcome()
             && task::holds_gpu(&spank)
-            && let Err(why) = books::write(weft, &settings.socket, uid, &job.gang(), job.id)
+            && let Some((job, uid)) = spank.job().zip(spank.uid())
+            && let Err(why) = books::write(weft, &settings.socket, uid, job)
         {
             host::error(&format!("job {} has no comment: {why}", job.id));
         }

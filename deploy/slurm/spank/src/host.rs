@@ -69,9 +69,14 @@ const SUCCESS: c_int = 0;
 /// `spank_item_t`.
 const JOB_UID: c_int = 0;
 const JOB_ID: c_int = 2;
+const JOB_STEP: c_int = 3;
 const JOB_NODE: c_int = 5;
+const LOCAL_TASKS: c_int = 6;
 const JOB_ARRAY_ID: c_int = 30;
 const JOB_ARRAY_TASK_ID: c_int = 31;
+
+/// `SLURM_BATCH_SCRIPT`.
+const BATCH_STEP: u32 = 0xffff_fffb;
 
 /// The smallest number that means "none": `NO_VAL`. `INFINITE` is above it.
 const NO_NUMBER: u32 = 0xffff_fffe;
@@ -123,9 +128,19 @@ impl Spank {
         self.number(JOB_UID)
     }
 
-    /// Whether this is the first node of the step.
-    pub fn is_first_node(&self) -> bool {
-        self.number(JOB_NODE) == Some(0)
+    /// Tasks of the step on this node.
+    pub fn tasks(&self) -> u32 {
+        self.number(LOCAL_TASKS).unwrap_or(0)
+    }
+
+    /// Whether this step daemon writes the job's outcome: that of the batch script, or, in a job
+    /// without one, that of a step on its first node.
+    pub fn writes_outcome(&self) -> bool {
+        let is_batch = self.number(JOB_STEP) == Some(BATCH_STEP);
+        // Slurm's commands take the number of a heterogeneous job for all of its parts.
+        let is_one = !self.is_set("SLURM_HET_SIZE");
+        is_one
+            && (is_batch || (self.get("ENVIRONMENT").as_deref() != Some("BATCH") && self.number(JOB_NODE) == Some(0)))
     }
 
     /// A variable as Slurm reports it: whether it is complete, and its bytes.

@@ -73,12 +73,17 @@ impl SlurmJob {
         format!("slurm-{}", self.id)
     }
 
+    /// Its number in Slurm's commands. That of an array's last job alone means the whole array.
+    pub fn number(self) -> String {
+        match self.array {
+            Some((array, place)) => format!("{array}_{place}"),
+            None => self.id.to_string(),
+        }
+    }
+
     /// The job's title in weft: its name, and its number in the form of `squeue`.
     pub fn title(self, name: &str) -> String {
-        let number = match self.array {
-            Some((array, place)) => format!("[{array}_{place}]"),
-            None => format!("[{}]", self.id),
-        };
+        let number = format!("[{}]", self.number());
         let room = LONGEST_NAME.saturating_sub(number.len());
         let short: String = name.trim().chars().take(room).collect();
         format!("{short}{number}")
