@@ -187,13 +187,25 @@ pub struct Warning {
 }
 
 impl Outcome {
+    /// The bounds of its GPU time of `ns`, ns.
+    fn gpu_bounds(&self, ns: u64) -> (u64, u64) {
+        (self.gpu_least_ns.unwrap_or(ns), self.gpu_most_ns.unwrap_or(ns))
+    }
+
+    /// Whether its GPU time is off by a tenth at most.
+    pub fn is_close(&self) -> bool {
+        let ns = self.gpu_ns.unwrap_or(0);
+        let (least, most) = self.gpu_bounds(ns);
+        let error = ns.saturating_sub(least).max(most.saturating_sub(ns));
+        error as f64 <= ns as f64 * CLOSE_RATIO
+    }
+
     /// Its GPU time for people, with bounds if it may be off by more than a tenth.
     pub fn gpu_text(&self) -> Option<String> {
         let ns = self.gpu_ns?;
-        let (least, most) = (self.gpu_least_ns.unwrap_or(ns), self.gpu_most_ns.unwrap_or(ns));
-        let error = ns.saturating_sub(least).max(most.saturating_sub(ns));
+        let (least, most) = self.gpu_bounds(ns);
         Some(match least {
-            _ if error as f64 <= ns as f64 * CLOSE_RATIO => format!("about {}", duration(ns)),
+            _ if self.is_close() => format!("about {}", duration(ns)),
             0 => format!("at most {}", duration(most)),
             _ => format!("{} to {}", duration(least), duration(most)),
         })

@@ -137,11 +137,10 @@ fn total(rows: &[HistoryRow]) -> Option<String> {
     };
     parts.push(match (sum.gpu_text(), sum.gpu_ns) {
         (Some(gpu), Some(ns)) => {
-            let part = text::percent(ns as f64 / 1e6 / ran_ms);
-            let part = gpu
-                .starts_with("about")
-                .then(|| format!(" ({part})"))
-                .unwrap_or_default();
+            let part = match sum.is_close() {
+                true => format!(" ({})", text::percent(ns as f64 / 1e6 / ran_ms)),
+                false => String::new(),
+            };
             let of = match timed().count() {
                 some if some < rows.len() => format!(" of {some} of them"),
                 _ => String::new(),
@@ -228,7 +227,10 @@ pub fn late(sum: Option<LatenessSum>) -> (String, String) {
 pub fn figures(outcome: &Outcome) -> OutcomeCells {
     let or_none = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_string());
     OutcomeCells {
-        gpu: or_none(outcome.gpu_ns.map(text::duration)),
+        gpu: or_none(outcome.gpu_ns.map(|ns| match outcome.is_close() {
+            true => text::duration(ns),
+            false => format!("≤{}", text::duration(outcome.gpu_most_ns.unwrap_or(ns))),
+        })),
         of_plain: or_none(outcome.won.and_then(|won| won.of_plain).map(text::percent)),
         known: or_none(outcome.launches_known.map(text::percent)),
     }
@@ -394,6 +396,7 @@ mod tests {
         let mut bounded = row.clone();
         bounded.outcome.gpu_least_ns = Some(0);
         bounded.outcome.gpu_most_ns = bounded.outcome.gpu_ns;
+        assert_eq!(figures(&bounded.outcome).gpu, "≤12.0 s");
         assert!(total(&[bounded]).is_some_and(|line| line.contains("GPU at most 12.0 s, cost")));
         assert_eq!(total(&[]), None);
         let page = render(&[row], 200);

@@ -96,7 +96,11 @@ fn jobs_that_share_are_told_what_they_had_and_where_protection_does_not_work() {
     assert!(kinds(&won).contains(&WarningKind::LongKernels), "{won:?}");
     let page = text(&home.done(&["status"]).stdout);
     assert!(page.contains("! serve.py: the foreground job has no profile"), "{page}");
-    assert!(page.contains("of it in the background; had about"), "{page}");
+    // The device's switch may be in the measured time.
+    assert!(
+        page.contains("of it in the background; had 18.0 ms to 21.0 ms"),
+        "{page}"
+    );
     let page = text(&home.done(&["top", "-n", "1", "-i", "0.1"]).stdout);
     assert!(page.contains("! serve.py: the foreground job"), "{page}");
 
