@@ -271,3 +271,170 @@ def test_a_process_on_two_devices_keeps_the_memory_of_the_one_that_moves(scene):
     done(scene, "pause", "--evict", job.pid)
     done(scene, "resume", job.pid)
     right(scene, job)
+
+
+class Idle:
+    """A service with movable memory that leaves while the service is idle."""
+
+    def __init__(self, scene, name, mib, after, more):
+        self.scene = scene
+        self.ready = scene.folder / f"{name}.ready"
+        self.go, self.done = (scene.folder / f"{name}.ready.{end}" for end in ("go", "done"))
+        command = [compiled(scene, "movable_idle.c"), self.ready, scene.running, mib]
+        self.job = scene.job(command, name, more={"WEFT_BACKING": "movable", "WEFT_EVICT_IDLE": after, **more})
+        stands(self.job, self.ready)
+
+    def eviction(self):
+        return (self.scene.row(self.job) or {}).get("eviction") or {}
+
+    def leaves(self):
+        assert jobs.wait_until(lambda: self.eviction().get("state") == "evicted", BOUND), self.job.explain()
+        away = self.eviction()
+        assert away["cause"] == "idle" and away["bytes"] > 0, away
+
+    def send(self, word):
+        part = self.go.with_suffix(".part")
+        part.write_text(word)
+        part.rename(self.go)
+
+    def answered(self):
+        return self.done.exists() or not self.job.running()
+
+    def asks(self, word):
+        """The milliseconds of the first call of a request."""
+        self.send(word)
+        return self.answer(word)
+
+    def answer(self, word):
+        assert jobs.wait_until(self.answered, BOUND) and self.done.exists(), f"{word}: {self.job.stdout()!r}\n{self.job.explain()}"
+        took = float(self.done.read_text())
+        self.done.unlink()
+        return took
+
+
+@pytest.fixture
+def service(scene, request):
+    """Starts services whose memory leaves while they are idle, on a device of this size."""
+    scene.device.settings["SIMGPU_MEMORY"] = str(getattr(request, "param", GIB))
+    scene.broker.start()
+
+    def start(name="service", mib=MOVED, after="500ms", **more):
+        return Idle(scene, name, mib, after, more)
+
+    return start
+
+
+def test_an_idle_service_leaves_and_any_call_brings_it_back(scene, service):
+    served = service()
+    before = scene.row(served.job)["memory"]
+    for number, word in enumerate(["kernel", "copy", "memset", "sync", "graph", "two"], start=1):
+        served.leaves()
+        assert scene.row(served.job)["memory"] == before - served.eviction()["bytes"] == 0, scene.row(served.job)
+        assert "evicted, idle" in weft(scene, "status").stdout
+        served.asks(word)
+        row = served.eviction()
+        assert row["wakes"] == number and row["woke_in_s"] > 0, f"{word}: {row}"
+    assert served.job.stderr().count("because the job was idle; it came back in") == 6, served.job.explain()
+    right(scene, served.job)
+
+
+def test_an_idle_service_within_a_capture_stays(scene, service):
+    served = service(after="300ms")
+    served.leaves()
+    served.asks("begin")
+    assert served.eviction()["wakes"] == 1, served.eviction()
+    # More than twice the time after which it would leave.
+    assert not jobs.wait_until(lambda: served.eviction()["state"] != "device", 1.0), served.eviction()
+    served.asks("end")
+    served.leaves()
+    served.asks("kernel")
+    right(scene, served.job)
+
+
+def test_a_paused_service_is_not_woken_by_its_calls(scene, service):
+    served = service()
+    served.leaves()
+    done(scene, "pause", "--evict", served.job.pid)
+    assert served.eviction()["cause"] == "command", served.eviction()
+    served.send("kernel")
+    assert not jobs.wait_until(served.answered, 1.0), served.job.explain()
+    done(scene, "resume", served.job.pid)
+    served.answer("kernel")
+    # Its memory leaves and returns again by itself.
+    served.leaves()
+    served.asks("copy")
+    assert served.eviction()["wakes"] == 1, served.eviction()
+    right(scene, served.job)
+
+
+@pytest.mark.parametrize("next_broker", [True, False], ids=["next broker", "no broker"])
+@pytest.mark.parametrize("when", ["idle", "waking"])
+def test_an_idle_service_outlives_its_broker(scene, service, when, next_broker):
+    # Something else holds the memory when it wakes.
+    served = service(mib=150)
+    served.leaves()
+    if when == "waking":
+        large = stranger(scene, "large", 180)
+        served.send("kernel")
+        assert jobs.wait_until(lambda: served.eviction()["obstacle"], BOUND), served.eviction()
+    scene.broker.job.kill()
+    if next_broker:
+        scene.broker.start()
+        scene.attached(served.job)
+    if when == "waking":
+        assert not jobs.wait_until(served.answered, 0.5), served.job.explain()
+        (scene.folder / "large.ready").unlink()
+        scene.finish(large)
+        served.answer("kernel")
+    else:
+        served.asks("kernel")
+    right(scene, served.job)
+
+
+def test_a_service_that_is_killed_while_it_wakes_leaves_nothing(scene, service):
+    served = service(mib=150)
+    served.leaves()
+    large = stranger(scene, "large", 180)
+    served.send("kernel")
+    assert jobs.wait_until(lambda: served.eviction()["obstacle"], BOUND), served.eviction()
+    served.job.kill()
+    (scene.folder / "large.ready").unlink()
+    scene.finish(large)
+    heir = service("heir", 180)
+    heir.asks("kernel")
+    right(scene, heir.job)
+
+
+def test_a_wake_without_room_is_bounded_and_told(scene, service):
+    served = service(mib=150, WEFT_WAIT="3")
+    served.leaves()
+    large = stranger(scene, "large", 180)
+    assert 3000 <= served.asks("fails")
+    # From then on there is no wait.
+    assert served.asks("fails") < 2000
+    told = served.job.stderr()
+    assert told.count("a call waits for its memory (150 MiB)") == 1, told
+    assert told.count("could not come back within 3 s") == 1, told
+    (scene.folder / "large.ready").unlink()
+    scene.finish(large)
+    assert jobs.wait_until(lambda: served.eviction()["state"] == "device", BOUND), served.eviction()
+    served.asks("kernel")
+    right(scene, served.job)
+
+
+# Two contexts and 224 MiB.
+def test_a_waking_service_moves_a_less_important_job(scene, service, movable):
+    served = service(mib=120, WEFT_PRIORITY="0")
+    served.leaves()
+    low = movable("low", 150, WEFT_PRIORITY="7")
+    served.asks("kernel")
+    assert [scene.row(job)["eviction"]["cause"] for job in (low, served.job)] == ["room", None]
+    assert "moves to the host" in low.stderr(), low.stderr()
+    # It returns once the service is idle again.
+    assert jobs.wait_until(lambda: scene.row(low)["eviction"]["state"] == "device", BOUND), scene.row(low)
+    assert served.eviction()["state"] == "evicted"
+    scene.progresses(low)
+    right_low = low
+    scene.running.unlink()
+    for job in (right_low, served.job):
+        job.wait(BOUND)

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::outcome::{Outcome, Requests, Warning};
 use weft_protocol::Ns;
 use weft_protocol::amount::shown;
-use weft_protocol::eviction::{EvictionSlot, Obstacle, Residence};
+use weft_protocol::eviction::{EvictionCause, EvictionSlot, Obstacle, Residence};
 
 /// Version of the documented fields of the answer. Their meaning does not change within a version.
 pub const SCHEMA: u32 = 1;
@@ -332,6 +332,15 @@ pub struct EvictionStatus {
     pub bytes: u64,
     /// Seconds since they left the device.
     pub since_s: Option<f64>,
+    /// Why they left: `command`, `room` for another job, or `idle`; `None`: they did not.
+    #[serde(default)]
+    pub cause: Option<String>,
+    /// How often a call of the idle job brought them back.
+    #[serde(default)]
+    pub wakes: u32,
+    /// Seconds for which that call waited, the last time.
+    #[serde(default)]
+    pub woke_in_s: Option<f64>,
     /// The latest order; 0: none.
     pub order: u32,
     /// The latest order that was carried out or refused.
@@ -345,6 +354,7 @@ impl EvictionStatus {
     pub fn of(slot: &EvictionSlot, now: Ns) -> Option<EvictionStatus> {
         let (residence, since) = (slot.residence(), slot.since.load(Ordering::Relaxed));
         let order = slot.order.load(Ordering::Acquire);
+        let wakes = slot.wakes.load(Ordering::Relaxed);
         if residence == Residence::Fixed && order == 0 {
             return None;
         }
@@ -353,10 +363,18 @@ impl EvictionStatus {
             movable: slot.movable.load(Ordering::Relaxed),
             bytes: slot.evicted.load(Ordering::Relaxed),
             since_s: (since > 0).then(|| now.saturating_sub(since) as f64 / 1e9),
+            cause: (since > 0).then(|| slot.cause().name().to_string()),
+            wakes,
+            woke_in_s: (wakes > 0).then(|| slot.woke_in.load(Ordering::Relaxed) as f64 / 1e9),
             order,
             answered: slot.answered.load(Ordering::Acquire),
             obstacle: slot.obstacle().map(obstacle_text),
         })
+    }
+
+    /// Whether the memory left because the job was idle: its next call brings it back.
+    pub fn is_idle(&self) -> bool {
+        self.cause.as_deref() == Some(EvictionCause::Idle.name())
     }
 
     /// Whether the memory is not on the device, or not all of it.

@@ -9,6 +9,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -53,6 +54,8 @@ pub struct Wishes {
     pub profiling: bool,
     /// Backing of its device memory.
     pub backing: Option<BackingOption>,
+    /// Time without a call after which its movable memory leaves the device.
+    pub evict_idle: Option<Duration>,
     /// Source of which memory its kernels touch.
     pub evidence: Option<EvidenceOption>,
     /// Peak memory, bytes.
@@ -224,6 +227,9 @@ fn variables(
             BackingOption::Movable => "movable",
         };
         set.push(("WEFT_BACKING", value.into()));
+    }
+    if let Some(idle) = wishes.evict_idle {
+        set.push(("WEFT_EVICT_IDLE", format!("{}s", idle.as_secs_f64()).into()));
     }
     if let Some(evidence) = wishes.evidence {
         let value = match evidence {

@@ -25,6 +25,7 @@ use weft_api::admin::{self, Question};
 use weft_api::paths::Places;
 use weft_api::status::{ClientStatus, Status};
 use weft_protocol::amount;
+use weft_protocol::duration::parse as time;
 
 /// Exit code of a wait that timed out, as in timeout(1).
 pub const TIMED_OUT: u8 = 124;
@@ -444,29 +445,6 @@ fn listed(clients: &[ClientStatus]) -> String {
     format!("; attached are: {}", all.join(", "))
 }
 
-/// Parses a time: `10s`, `1.5s`, `500ms`, `2m`, `1h`; a number without a unit is seconds.
-pub fn time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text} is not a time: write 10s, 500ms, 2m or 1h");
-    let trimmed = text.trim();
-    let letters = trimmed.find(|letter: char| letter.is_ascii_alphabetic());
-    let (figure, unit) = trimmed
-        .split_at_checked(letters.unwrap_or(trimmed.len()))
-        .ok_or_else(wrong)?;
-    let figure: f64 = figure.trim().parse().map_err(|_| wrong())?;
-    let seconds = match unit {
-        "" | "s" => figure,
-        "ms" => figure / 1e3,
-        "m" | "min" => figure * 60.0,
-        "h" => figure * 3_600.0,
-        _ => return Err(wrong()),
-    };
-    // A century at most, so that adding it to the current time does not overflow.
-    match (0.0..=3e9).contains(&seconds) {
-        true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err(wrong()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -550,18 +528,6 @@ mod tests {
             select("1", &[client(1, 100, "g"), other]).map(|found| found.len()),
             Ok(1)
         );
-    }
-
-    #[test]
-    fn times_have_units() {
-        assert_eq!(time("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(time("1.5s"), Ok(Duration::from_millis(1500)));
-        assert_eq!(time(" 500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(time("2m"), Ok(Duration::from_secs(120)));
-        assert_eq!(time("7"), Ok(Duration::from_secs(7)));
-        for wrong in ["", "s", "-1s", "10 years", "inf", "1e99h"] {
-            assert!(time(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]

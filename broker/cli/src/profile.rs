@@ -143,6 +143,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
         priority: Some(args.priority.unwrap_or(0)),
         profile: Some(called.clone()),
         profiling: true,
+        evict_idle: None,
         backing: match args.evidence {
             Some(EvidenceOption::Residency) => Some(BackingOption::Managed),
             _ => args.backing,

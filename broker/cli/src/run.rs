@@ -7,8 +7,10 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use anyhow::Result;
+use clap::ValueEnum;
 
 use super::config::ConfigSources;
 use super::device_share::{self, SmShare};
@@ -18,6 +20,7 @@ use weft_api::job_name;
 use weft_api::paths::Places;
 use weft_api::profile_path;
 use weft_protocol::amount;
+use weft_protocol::duration;
 use weft_protocol::latency_budget::{self, LatencyBudget};
 
 /// Shell exit codes for a missing command, and for one that cannot be executed.
@@ -75,6 +78,10 @@ pub struct RunArgs {
     /// memory; movable: weft pause --evict can move it to the host [env: WEFT_BACKING]
     #[arg(long, value_enum)]
     pub backing: Option<BackingOption>,
+    /// Move the job's movable memory to the host once it has made no call for this long (10m, 90s);
+    /// its next call brings it back; with --backing movable [env: WEFT_EVICT_IDLE]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub evict_idle: Option<Duration>,
     /// GPU of the job: any (weft chooses the one that fits best), or a list to choose from, with
     /// nvidia-smi's numbers or names (0,1 or GPU-5e1f...,MIG-...); within CUDA_VISIBLE_DEVICES if
     /// that is set [env: WEFT_GPU]
@@ -115,6 +122,17 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     }
     let defaults = files.variables(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
     let default = |name: &str| defaults.iter().find(|(set, _)| *set == name).map(|(_, value)| value);
+    let backing = match args.backing {
+        Some(backing) => Some(backing),
+        None => std::env::var_os("WEFT_BACKING")
+            .filter(|value| !value.is_empty())
+            .or_else(|| default("WEFT_BACKING").cloned())
+            .and_then(|value| BackingOption::from_str(value.to_str()?.trim(), false).ok()),
+    };
+    if args.evict_idle.is_some() && backing != Some(BackingOption::Movable) {
+        eprintln!("weft: --evict-idle moves movable memory only: add --backing movable");
+        return Ok(ExitCode::from(2));
+    }
     // The broker reports to the job whether the profile is usable.
     if let Err(error) = start::ensure(&places, &start::idle_exit()) {
         eprintln!("weft: {}; the job runs without weft", text::told(&error));
@@ -129,6 +147,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
         profile,
         profiling: false,
         backing: args.backing,
+        evict_idle: args.evict_idle,
         evidence: None,
         memory: args.memory,
         duration: args.duration,
@@ -219,6 +238,11 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
         && text.parse::<u64>().is_err()
     {
         return Err(format!("WEFT_WAIT={text} is neither a whole number of seconds nor no"));
+    }
+    if args.evict_idle.is_none()
+        && let Some(text) = variable("WEFT_EVICT_IDLE")
+    {
+        duration::parse(&text).map_err(|why| format!("WEFT_EVICT_IDLE: {why}"))?;
     }
     if args.slowdown.is_none()
         && let Some(text) = variable("WEFT_SLOWDOWN")

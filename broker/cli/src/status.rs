@@ -235,7 +235,10 @@ fn away(client: &ClientStatus) -> Option<&EvictionStatus> {
 pub fn role(client: &ClientStatus) -> String {
     let waits = "waits for memory";
     if let Some(away) = away(client) {
-        return away.state.clone();
+        return match away.is_idle() {
+            true => format!("{}, idle", away.state),
+            false => away.state.clone(),
+        };
     }
     match (client.waits_for_memory_s, client.mode == waits) {
         (Some(seconds), true) => format!("{waits}, {}", text::span(seconds)),
@@ -281,13 +284,24 @@ pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
     }
     if let Some(away) = away(client).filter(|away| away.bytes > 0) {
         lines.push(format!(
-            "{} of its memory are on the host since {}{}",
+            "{} of its memory are on the host since {}{}{}",
             amount::shown(away.bytes),
             away.since_s
                 .map_or_else(|| "now".to_string(), |since| format!("{} ago", text::span(since))),
+            match away.is_idle() {
+                true => ", because it is idle: its next call brings them back",
+                false => "",
+            },
             away.obstacle
                 .as_ref()
                 .map_or(String::new(), |why| format!("; its return waits: {why}"))
+        ));
+    }
+    if let Some((eviction, woke_in)) = client.eviction.as_ref().and_then(|it| Some((it, it.woke_in_s?))) {
+        lines.push(format!(
+            "its memory came back for a call {}, the last time in {}",
+            text::count(u64::from(eviction.wakes), "time", "times"),
+            text::duration((woke_in * 1e9) as u64)
         ));
     }
     if client.managed > 0 && client.host_left > 0 && client.host_left < client.managed {

@@ -2,11 +2,12 @@
 //! Eviction: the order to move a client's memory to the host, and the client's answer.
 //!
 //! The broker writes the order. The client carries it out by itself, at any speed, and writes the
-//! rest. All zero: no order, and no memory that can be moved.
+//! rest. A client with `--evict-idle` also moves its memory by itself while it is idle. All zero: no
+//! order, and no memory that can be moved.
 #![forbid(unsafe_code)]
 
 use super::Ns;
-use super::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Place of a client's movable memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,9 +57,20 @@ pub enum EvictionCause {
     Command = 0,
     /// To make room for another job: it returns when there is room.
     Room = 1,
+    /// The job was idle: its next call brings it back. No order has this cause.
+    Idle = 2,
 }
 
 impl EvictionCause {
+    /// Its name in `weft status --json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            EvictionCause::Command => "command",
+            EvictionCause::Room => "room",
+            EvictionCause::Idle => "idle",
+        }
+    }
+
     /// The cause of this order.
     pub fn of(order: u32) -> EvictionCause {
         match order & 2 {
@@ -141,6 +153,13 @@ pub struct EvictionSlot {
     pub since: AtomicU64,
     /// Client: a [`EvictionCause`].
     cause: AtomicU32,
+    /// Client: how often a call brought the memory of an idle job back.
+    pub wakes: AtomicU32,
+    /// Client: since when a call waits for the memory of an idle job, ns of the machine's clock; 0:
+    /// none does.
+    wanted: AtomicU64,
+    /// Client: how long that call waited the last time, ns.
+    pub woke_in: AtomicU64,
 }
 
 /// Whether this order is to evict.
@@ -170,13 +189,29 @@ impl EvictionSlot {
     pub fn cause(&self) -> EvictionCause {
         match self.cause.load(Ordering::Relaxed) {
             0 => EvictionCause::Command,
-            _ => EvictionCause::Room,
+            1 => EvictionCause::Room,
+            _ => EvictionCause::Idle,
         }
     }
 
     /// Writes why the memory left.
     pub fn set_cause(&self, cause: EvictionCause) {
         self.cause.store(cause as u32, Ordering::Relaxed);
+    }
+
+    /// Writes since when a call waits for the memory of an idle job. The client may claim memory
+    /// after this: the broker takes none of its quota.
+    pub fn set_wanted(&self, since: Ns) {
+        self.wanted.store(since, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the client is about to claim memory for its return: it has an order, or a call of
+    /// its idle job waits.
+    pub fn returns(&self) -> bool {
+        let order = self.order.load(Ordering::Acquire);
+        let ordered = !evicts(order) && order != self.answered.load(Ordering::Acquire);
+        ordered || self.wanted.load(Ordering::Acquire) != 0
     }
 
     /// Why the latest order was not carried out, or not yet.
@@ -219,8 +254,26 @@ mod tests {
         );
         let room = slot.give_order(true, EvictionCause::Room);
         assert!(evicts(room) && EvictionCause::of(room) == EvictionCause::Room);
-        slot.set_cause(EvictionCause::Room);
-        assert_eq!(slot.cause(), EvictionCause::Room);
+        for cause in [EvictionCause::Room, EvictionCause::Idle, EvictionCause::Command] {
+            slot.set_cause(cause);
+            assert_eq!(slot.cause(), cause);
+        }
+    }
+
+    #[test]
+    fn a_client_returns_by_an_order_or_because_a_call_waits() {
+        let slot = EvictionSlot::default();
+        assert!(!slot.returns());
+        let evict = slot.give_order(true, EvictionCause::Command);
+        assert!(!slot.returns());
+        slot.answered.store(evict, Ordering::Relaxed);
+        slot.set_wanted(7);
+        assert!(slot.returns());
+        slot.set_wanted(0);
+        let resume = slot.give_order(false, EvictionCause::Command);
+        assert!(slot.returns());
+        slot.answered.store(resume, Ordering::Relaxed);
+        assert!(!slot.returns());
     }
 
     #[test]

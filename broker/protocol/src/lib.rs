@@ -14,8 +14,8 @@
 //! * [`machine_clock`]: the clock of the times that both sides compare.
 //! * [`device_share`]: a job's requests to the device itself.
 //! * [`priority`]: priorities as text.
-//! * [`amount`], [`fit`], [`host`]: amounts of memory as text, the fit of a profile to its job,
-//!   spare host memory.
+//! * [`amount`], [`duration`], [`fit`], [`host`]: amounts of memory and times as text, the fit of a
+//!   profile to its job, spare host memory.
 //!
 //! The interposer links no other crate of the broker.
 //!
@@ -34,6 +34,8 @@ pub mod control;
 pub mod credit;
 #[cfg(not(loom))]
 pub mod device_share;
+#[cfg(not(loom))]
+pub mod duration;
 pub mod epoch_page;
 pub mod eviction;
 #[cfg(not(loom))]
@@ -59,7 +61,7 @@ use std::sync::atomic;
 
 /// Version of the protocol. A broker refuses other versions ([`control::Refusal::Version`]); the
 /// client then runs without weft.
-pub const VERSION: u32 = 20;
+pub const VERSION: u32 = 21;
 
 /// Priorities: 0 is the most important, 9 the least (FIKIT's ten queues).
 #[cfg(not(loom))]

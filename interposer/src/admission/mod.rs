@@ -54,6 +54,10 @@ const ABSENCE_TIMEOUT_NS: Ns = 3_000_000_000;
 /// next broker waits for them. On a slow disk that takes many seconds.
 const LONGEST_END_NS: Ns = 60_000_000_000;
 
+/// Wait of one claim for memory that returns to the device, ns. An order or the process's end waits
+/// for it.
+const RETURN_PATIENCE_NS: Ns = 1_000_000_000;
+
 /// Time until the driver has reclaimed an ended job's memory: with tens of gigabytes some 100 ms.
 const RELEASE_NS: Ns = 2_000_000_000;
 
@@ -126,6 +130,8 @@ pub struct DeviceAdmission {
     advised: AtomicBool,
     /// Whether its memory is on the host: its return does not wait inside a request.
     away: AtomicBool,
+    /// Whether its memory is being claimed for a call that waits.
+    wanted_back: AtomicBool,
     /// 0 for the first device, else the number of a further one.
     pub further: u32,
     memory: AtomicI64,
@@ -462,6 +468,15 @@ impl DeviceAdmission {
         None
     }
 
+    /// As [`DeviceAdmission::reserve`], for the return of memory that a call waits for: it waits
+    /// for up to [`RETURN_PATIENCE_NS`], as a job that wants more memory.
+    pub fn reserve_in_time(&'static self, link: &'static BrokerLink, bytes: u64) -> Option<Grant> {
+        self.wanted_back.store(true, Ordering::Relaxed);
+        let grant = self.reserve(link, bytes);
+        self.wanted_back.store(false, Ordering::Relaxed);
+        grant
+    }
+
     /// The grant for a context's own memory, which no quota bounds.
     pub fn reserve_context(&'static self, link: &'static BrokerLink) -> Grant {
         Grant {
@@ -565,6 +580,9 @@ impl DeviceAdmission {
     }
 
     fn patience(&self, link: &BrokerLink) -> Ns {
+        if self.wanted_back.load(Ordering::Relaxed) {
+            return RETURN_PATIENCE_NS;
+        }
         let now = clock::now();
         let just = |word: &AtomicU64| {
             let at = word.load(Ordering::Relaxed);
@@ -630,7 +648,8 @@ impl DeviceAdmission {
                 return Some(0);
             }
             // First, so that no signal is lost.
-            let signals = (patience > 0).then(interrupt::SignalWatch::begin);
+            let returns = self.wanted_back.load(Ordering::Relaxed);
+            let signals = (patience > 0 && !returns).then(interrupt::SignalWatch::begin);
             let mut waits = false;
             let mut beat = HeartbeatWatch::new(admission_slot, begun);
             while admission_slot.answers.load(Ordering::Acquire) == answers {
@@ -671,7 +690,7 @@ impl DeviceAdmission {
                 }
                 return Some(quota);
             }
-            if waits {
+            if waits && !returns {
                 self.in_vain.store(clock::now(), Ordering::Relaxed);
                 self.advise(link);
             }

@@ -6,7 +6,7 @@
 
 use weft_protocol::control::LONGEST_JOB_NAME;
 use weft_protocol::latency_budget::{self, LatencyBudget};
-use weft_protocol::{Ns, PRIORITIES, amount, priority};
+use weft_protocol::{Ns, PRIORITIES, amount, duration as time_text, priority};
 
 use super::backing_mode::{RequestedBacking, VARIABLE};
 use super::deferral::QueueChoice;
@@ -76,6 +76,8 @@ pub struct Settings {
     pub wait: Option<Ns>,
     /// `WEFT_WAIT=no`: end instead of waiting for memory.
     pub no_wait: bool,
+    /// `WEFT_EVICT_IDLE`: time without a call after which movable memory leaves the device, ns.
+    pub evict_idle: Option<Ns>,
     /// `WEFT_GANG`: name shared by the processes of one job.
     pub gang: String,
     /// `LOCAL_WORLD_SIZE`, from torchrun: processes of the job on a device.
@@ -194,6 +196,13 @@ impl Settings {
                     None
                 }
             });
+        let evict_idle = variable("WEFT_EVICT_IDLE").and_then(|text| match time_text::parse(&text) {
+            Ok(time) => Some(u64::try_from(time.as_nanos()).unwrap_or(Ns::MAX)),
+            Err(complaint) => {
+                complaints.push(format!("WEFT_EVICT_IDLE: {complaint}; ignored"));
+                None
+            }
+        });
         let gang = variable("WEFT_GANG").unwrap_or_default();
         let processes = variable("LOCAL_WORLD_SIZE")
             .and_then(|text| text.parse().ok())
@@ -214,6 +223,7 @@ impl Settings {
             duration,
             wait,
             no_wait,
+            evict_idle,
             gang,
             processes,
             user,

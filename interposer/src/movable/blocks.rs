@@ -275,15 +275,19 @@ pub fn peer_enabled(device: CuDevice, peer: CuContext) {
     }
 }
 
-/// Copies all blocks to the host. If that fails, no copy is left.
-pub fn copy_out() -> Result<(), CuResult> {
+/// Copies all blocks to the host while `goes_on`. Returns whether all are copied. If not, no copy
+/// is left.
+pub fn copy_out(goes_on: impl Fn() -> bool) -> Result<bool, CuResult> {
     let mut blocks = lock(&BLOCKS);
-    let copied = blocks.iter_mut().try_for_each(|(start, block)| {
+    let copied = blocks.iter_mut().try_fold(true, |all, (start, block)| {
+        if !all || !goes_on() {
+            return Ok(false);
+        }
         let copy = within(block.context, || HostCopy::of(*start, block.bytes as usize))?;
         block.copy = Some(copy);
-        Ok(())
+        Ok(true)
     });
-    if copied.is_err() {
+    if copied != Ok(true) {
         drop_copies(&mut blocks);
     }
     copied

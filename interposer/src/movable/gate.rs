@@ -13,15 +13,20 @@
 //! Only the mover closes the gate. Until [`hold`], each waiting thread opens it at the deadline. A
 //! thread counts itself in first and reads the state then; the mover writes the state first and
 //! reads the counts then. So one of the two sees the other.
+//!
+//! An idle job's gate is closed with [`close_until_called`]: the first thread that comes before
+//! [`hold`] opens it. One that comes later notifies the mover, which brings the memory back. If
+//! there is no room for it ([`refuse`]), calls end with CUDA's out-of-memory error.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use rustix::thread::futex::{self, Flags};
 use weft_protocol::Ns;
 use weft_symbols::Class;
 
 use crate::client::{backing_mode, clock};
+use crate::driver::abi::CuResult;
 use crate::driver::symbols::{COUNT, Entry, absent};
 use crate::{process, thread};
 
@@ -38,11 +43,25 @@ const LOOK_NS: Ns = 100_000_000;
 const OPEN: u32 = 0;
 const CLOSING: u32 = 1;
 const CLOSED: u32 = 2;
+/// As closed, but calls end with an error instead of a wait.
+const REFUSES: u32 = 3;
 
 static STATE: AtomicU32 = AtomicU32::new(OPEN);
 static DEADLINE: AtomicU64 = AtomicU64::new(0);
 
-/// Depth of calls of the thread with this mark.
+/// Whether the first thread that comes opens a closing gate.
+static YIELDS: AtomicBool = AtomicBool::new(false);
+
+/// When a thread first came to the closed gate, ns; 0: none did.
+static CALLED: AtomicU64 = AtomicU64::new(0);
+
+/// Bits of a cell that hold the depth of its thread's calls. The others count its calls.
+const DEPTH: u32 = (1 << 12) - 1;
+
+/// A call more, which is one level deeper.
+const CALL: u32 = (1 << 12) + 1;
+
+/// Calls of the thread with this mark.
 #[derive(Debug)]
 #[repr(align(64))]
 struct ThreadCell {
@@ -58,7 +77,7 @@ static THREADS: [ThreadCell; CELLS] = [const {
     }
 }; CELLS];
 
-/// Calls of threads without a cell.
+/// Calls of threads without a cell, as in a cell.
 static OTHERS: AtomicU32 = AtomicU32::new(0);
 
 /// Mark of the mover, which passes the gate.
@@ -67,19 +86,29 @@ static MOVER: AtomicU32 = AtomicU32::new(0);
 /// Hook or driver function of each counted symbol.
 static TARGETS: [AtomicPtr<()>; COUNT] = [const { AtomicPtr::new(std::ptr::null_mut()) }; COUNT];
 
-static WHEN_LATE: OnceLock<fn()> = OnceLock::new();
+/// Calls of waiting threads.
+#[derive(Debug)]
+pub struct GateBells {
+    /// A waiting thread opened the gate at the deadline.
+    pub late: fn(),
+    /// A thread waits at the closed gate. Called again and again.
+    pub called: fn(),
+}
 
-/// Registers a function that is called when a waiting thread opened the gate at the deadline.
-pub fn when_late(tell: fn()) {
-    let _ = WHEN_LATE.set(tell);
+static BELLS: OnceLock<GateBells> = OnceLock::new();
+
+/// Registers the functions that waiting threads call.
+pub fn when(bells: GateBells) {
+    let _ = BELLS.set(bells);
 }
 
 /// Words on the stack that the stub passes on. Only descriptions of tensors have more, and they
 /// need no memory.
 pub const STACK_WORDS: u8 = 6;
 
-/// Calls with a structure by value, which the stub would not pass on. They use no movable memory.
-const BY_VALUE: [&str; 2] = ["cuIpcOpenMemHandle", "cuIpcOpenEventHandle"];
+/// Calls that are not counted. Some have a structure by value, which the stub would not pass on. A
+/// program that reads the free memory now and then is idle. None uses movable memory.
+const UNCOUNTED: [&str; 3] = ["cuIpcOpenMemHandle", "cuIpcOpenEventHandle", "cuMemGetInfo"];
 
 /// Whether calls of this symbol are counted.
 pub fn counts(entry: &Entry) -> bool {
@@ -88,7 +117,7 @@ pub fn counts(entry: &Entry) -> bool {
         Class::Context => entry.queue.waits(),
         class => class.is_ordered(),
     };
-    uses && entry.args <= 6 + STACK_WORDS && backing_mode::movable() && !BY_VALUE.contains(&entry.base)
+    uses && entry.args <= 6 + STACK_WORDS && backing_mode::movable() && !UNCOUNTED.contains(&entry.base)
 }
 
 /// Sets the hook or driver function of a counted symbol.
@@ -120,21 +149,33 @@ fn own_cell() -> Option<&'static ThreadCell> {
     cell_of(thread::mark().max(1))
 }
 
+/// Answers for every call while the job's memory cannot return.
+extern "C" fn no_memory() -> CuResult {
+    CuResult::OUT_OF_MEMORY
+}
+
+/// Counts the calling thread in. Returns its depth before.
+fn count_in() -> u32 {
+    match own_cell() {
+        Some(cell) => cell.inside.fetch_add(CALL, Ordering::SeqCst) & DEPTH,
+        None => {
+            OTHERS.fetch_add(CALL, Ordering::SeqCst);
+            0
+        }
+    }
+}
+
 /// Counts the calling thread in, once the gate is open. Returns its call's hook or driver function.
 pub extern "C" fn enter(at: u32) -> *const () {
     loop {
-        let before = match own_cell() {
-            Some(cell) => cell.inside.fetch_add(1, Ordering::SeqCst),
-            None => {
-                OTHERS.fetch_add(1, Ordering::SeqCst);
-                0
-            }
-        };
-        if before > 0 || STATE.load(Ordering::SeqCst) == OPEN {
+        if count_in() > 0 || STATE.load(Ordering::SeqCst) == OPEN {
             break;
         }
         leave();
-        wait();
+        if !wait() {
+            count_in();
+            return no_memory as *const ();
+        }
     }
     let target = TARGETS.get(at as usize).map(|target| target.load(Ordering::Acquire));
     target.unwrap_or(absent as *mut ()).cast_const()
@@ -154,22 +195,32 @@ pub extern "C" fn leave() {
     }
 }
 
-/// Waits until the gate is open.
+/// Waits until the gate is open. False: the call ends with an error.
 #[cold]
 #[inline(never)]
-fn wait() {
+fn wait() -> bool {
     let _whole = thread::uncancelled();
     loop {
         let state = STATE.load(Ordering::Acquire);
         if state == OPEN || process::is_copy() {
-            return;
+            return true;
         }
+        if state == REFUSES {
+            return false;
+        }
+        let yields = YIELDS.load(Ordering::Acquire);
         let late = clock::now() >= DEADLINE.load(Ordering::Acquire);
-        if state == CLOSING && late && swap(CLOSING, OPEN) {
-            if let Some(tell) = WHEN_LATE.get() {
-                tell();
+        if state == CLOSING && (late || yields) && swap(CLOSING, OPEN) {
+            if let Some(bells) = BELLS.get().filter(|_| !yields) {
+                (bells.late)();
             }
-            return;
+            return true;
+        }
+        if state == CLOSED {
+            let _ = CALLED.compare_exchange(0, clock::now(), Ordering::AcqRel, Ordering::Relaxed);
+            if let Some(bells) = BELLS.get() {
+                (bells.called)();
+            }
         }
         let _ = futex::wait(&STATE, Flags::PRIVATE, state, Some(&clock::timespec(LOOK_NS)));
     }
@@ -184,7 +235,7 @@ fn swap(from: u32, to: u32) -> bool {
 /// Lets the calling thread pass from now on, as if its calls were parts of one call.
 pub fn pass() -> bool {
     own_cell().is_some_and(|cell| {
-        cell.inside.fetch_add(1, Ordering::SeqCst);
+        cell.inside.fetch_add(CALL, Ordering::SeqCst);
         true
     })
 }
@@ -197,6 +248,14 @@ pub fn pass_as_mover() -> bool {
 
 /// Closes the gate until the deadline.
 pub fn close(deadline: Ns) {
+    YIELDS.store(false, Ordering::SeqCst);
+    DEADLINE.store(deadline, Ordering::SeqCst);
+    STATE.store(CLOSING, Ordering::SeqCst);
+}
+
+/// Closes the gate until the deadline or the next call.
+pub fn close_until_called(deadline: Ns) {
+    YIELDS.store(true, Ordering::SeqCst);
     DEADLINE.store(deadline, Ordering::SeqCst);
     STATE.store(CLOSING, Ordering::SeqCst);
 }
@@ -204,8 +263,35 @@ pub fn close(deadline: Ns) {
 /// Whether no thread but the mover is in a call.
 pub fn is_empty() -> bool {
     let mover = MOVER.load(Ordering::SeqCst);
-    let out = |cell: &ThreadCell| cell.inside.load(Ordering::SeqCst) == 0 || cell.owner.load(Ordering::SeqCst) == mover;
-    OTHERS.load(Ordering::SeqCst) == 0 && THREADS.iter().all(out)
+    let out = |cell: &ThreadCell| {
+        cell.inside.load(Ordering::SeqCst) & DEPTH == 0 || cell.owner.load(Ordering::SeqCst) == mover
+    };
+    OTHERS.load(Ordering::SeqCst) & DEPTH == 0 && THREADS.iter().all(out)
+}
+
+/// A figure that changes with each call.
+pub fn calls() -> u64 {
+    let sum: u64 = THREADS
+        .iter()
+        .map(|cell| u64::from(cell.inside.load(Ordering::Relaxed)))
+        .sum();
+    sum + u64::from(OTHERS.load(Ordering::Relaxed))
+}
+
+/// When a thread first came to the closed gate.
+pub fn called() -> Option<Ns> {
+    Some(CALLED.load(Ordering::Acquire)).filter(|at| *at > 0)
+}
+
+/// Ends all calls at the closed gate, and those that come, with CUDA's out-of-memory error.
+pub fn refuse() {
+    swap(CLOSED, REFUSES);
+}
+
+/// Has calls wait again at a gate that refuses them.
+pub fn refuse_no_more() {
+    CALLED.store(0, Ordering::SeqCst);
+    swap(REFUSES, CLOSED);
 }
 
 /// Whether the deadline has opened the gate, or would.
@@ -219,6 +305,7 @@ pub fn hold() -> bool {
         open();
         return false;
     }
+    CALLED.store(0, Ordering::SeqCst);
     swap(CLOSING, CLOSED)
 }
 
@@ -240,7 +327,6 @@ pub fn forget() {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
     use std::sync::{Mutex, PoisonError};
     use std::time::Duration;
 

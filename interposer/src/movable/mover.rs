@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The mover: a thread of weft in the job that moves the job's movable memory to the host and back,
-//! on the broker's order.
+//! on the broker's order, or because the job is idle (`--evict-idle`).
 //!
 //! * Started with the first movable memory; signals blocked, never joined.
 //! * Out: the gate closes, threads come out of their calls, the launch queue and the contexts
@@ -10,6 +10,8 @@
 //! * A step out that fails or overruns leaves the job as it was. A step in that fails leaves the
 //!   memory on the host, and is repeated.
 //! * A job whose broker is gone comes back by itself as soon as the device has room.
+//! * Memory that left because the job was idle comes back for the next call. If there is no room for
+//!   it in time, calls get CUDA's out-of-memory error until there is.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
@@ -17,18 +19,22 @@ use std::time::Duration;
 
 use rustix::thread::futex;
 use weft_protocol::Ns;
+use weft_protocol::amount::shown;
 use weft_protocol::eviction::{EvictionCause, EvictionSlot, Obstacle, Residence, evicts};
 use weft_protocol::host;
 
+use super::gate::GateBells;
 use super::{blocks, gate};
 use crate::client::clock;
 use crate::client::link::{self, BrokerLink};
 use crate::driver::abi::CuResult;
 use crate::driver::{calls, capture, queries, symbols};
-use crate::{deferred, internal_error, thread, throttle};
+use crate::{deferred, internal_error, report, thread, throttle};
 
 /// Longest time for which calls wait while the job becomes still, ns.
 const STILL_TIMEOUT_NS: Ns = 10_000_000_000;
+
+const SECOND_NS: Ns = 1_000_000_000;
 
 /// Interval of looks at the threads and the queue.
 const STEP: Duration = Duration::from_millis(1);
@@ -38,6 +44,13 @@ const NAP: Duration = Duration::from_millis(200);
 
 /// Interval between attempts to return. Each asks the broker for memory.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Longest wait of a call for the memory of its idle job without `WEFT_WAIT`, ns: ten minutes, after
+/// which a less important job may move again, and a minute for that move.
+const WAKE_TIMEOUT_NS: Ns = 660_000_000_000;
+
+/// Wait of a call before its user gets a line about it, ns.
+const UNTOLD_NS: Ns = 1_000_000_000;
 
 /// Longest wait of the process's end for a move.
 const END_TIMEOUT_NS: Ns = 20_000_000_000;
@@ -69,7 +82,7 @@ pub fn start(link: &'static BrokerLink) {
     if STARTED.swap(true, Ordering::AcqRel) {
         return;
     }
-    gate::when_late(late);
+    gate::when(GateBells { late, called });
     let builder = Builder::new().name("weft-mover".into()).stack_size(STACK);
     let spawned = thread::spawn(builder, move || {
         if internal_error::guarded(|| MemoryMover::new(link).run()).is_none() {
@@ -99,10 +112,17 @@ pub fn forget() {
 fn late() {
     if let Some(link) = link::only() {
         let slot = &link.lane.eviction;
-        slot.set_obstacle(Some(Obstacle::Busy(STILL_TIMEOUT_NS / 1_000_000_000)));
+        slot.set_obstacle(Some(busy()));
         slot.set_residence(Residence::Device, 0, 0);
         slot.answered
             .store(slot.order.load(Ordering::Acquire), Ordering::Release);
+    }
+}
+
+/// Wakes the mover: a call waits for the memory of an idle job.
+fn called() {
+    if let Some(link) = link::only() {
+        let _ = futex::wake(&link.lane.eviction.order, futex::Flags::empty(), i32::MAX as u32);
     }
 }
 
@@ -153,6 +173,10 @@ struct Away {
     returns: bool,
     /// Why it left.
     cause: EvictionCause,
+    /// Whether the user knows that a call waits for it.
+    told: bool,
+    /// Whether calls end with an error.
+    refuses: bool,
 }
 
 struct MemoryMover {
@@ -161,6 +185,9 @@ struct MemoryMover {
     /// The last order of this broker that was carried out or refused.
     done: u32,
     away: Option<Away>,
+    /// The job's calls at the last look ([`gate::calls`]), and when a call was last seen, ns.
+    calls: u64,
+    active: Ns,
 }
 
 impl MemoryMover {
@@ -170,6 +197,8 @@ impl MemoryMover {
             attachment: link.attachment(),
             done: 0,
             away: None,
+            calls: 0,
+            active: clock::now(),
         }
     }
 
@@ -192,6 +221,8 @@ impl MemoryMover {
             self.publish();
             let fresh = order != 0 && order != self.done;
             let returns = self.is_orphan() || (fresh && !evicts(order));
+            let wakes = !fresh && self.wakes();
+            let idle = self.away.is_none() && !fresh && self.is_idle();
             let mut nap = NAP;
             let moving = Moving::begin();
             match self.away {
@@ -215,9 +246,13 @@ impl MemoryMover {
                 _ if fresh => {
                     if let Some(away) = &mut self.away {
                         away.cause = EvictionCause::of(order);
+                        away.refuses = false;
                     }
+                    gate::refuse_no_more();
                     self.answer(order, None);
                 }
+                Some(away) if wakes => nap = self.wake(away),
+                None if idle && passes && !ENDS.load(Ordering::SeqCst) => self.leave_idle(),
                 _ => {}
             }
             drop(moving);
@@ -239,6 +274,8 @@ impl MemoryMover {
         let (bytes, _) = blocks::totals();
         let slot = self.slot();
         slot.movable.store(bytes, Ordering::Relaxed);
+        let idle = self.away.is_some_and(|away| away.cause == EvictionCause::Idle);
+        slot.set_wanted(gate::called().filter(|_| idle).unwrap_or(0));
         match self.away {
             Some(away) => {
                 slot.set_cause(away.cause);
@@ -262,6 +299,88 @@ impl MemoryMover {
         away.returns || away.missed != 0 && now.saturating_sub(away.missed) >= ORPHAN_NS
     }
 
+    /// Whether the job has made no call for so long that its memory is to leave.
+    fn is_idle(&mut self) -> bool {
+        let Some(after) = self.link.settings.evict_idle else {
+            return false;
+        };
+        let (now, calls) = (clock::now(), gate::calls());
+        if calls != self.calls || !gate::is_empty() {
+            (self.calls, self.active) = (calls, now);
+        }
+        let place = blocks::place();
+        place.is_some() && self.link.is_attached() && now.saturating_sub(self.active) >= after
+    }
+
+    /// Moves the memory of an idle job to the host. If it is not idle after all, it is looked at
+    /// anew.
+    fn leave_idle(&mut self) {
+        let left = self.evict(EvictionCause::Idle);
+        self.active = clock::now();
+        match left {
+            Err(Obstacle::Busy(_) | Obstacle::Capture | Obstacle::NothingMovable) => {}
+            Err(why) => self.slot().set_obstacle(Some(why)),
+            Ok(()) => self.slot().set_obstacle(None),
+        }
+    }
+
+    /// Whether a call waits for the memory of the idle job.
+    fn wakes(&self) -> bool {
+        let idle = self.away.is_some_and(|away| away.cause == EvictionCause::Idle);
+        idle && self.link.is_attached() && gate::called().is_some()
+    }
+
+    /// Brings the memory of an idle job back for a call. Returns the time until the next attempt.
+    fn wake(&mut self, away: Away) -> Duration {
+        let (since, begun) = (gate::called().unwrap_or_else(clock::now), clock::now());
+        let slot = self.slot();
+        slot.set_wanted(since);
+        if let Err(why) = self.restore() {
+            slot.set_obstacle(Some(why));
+            self.wakes_late(since, why);
+            let waited = Duration::from_nanos(clock::now().saturating_sub(begun));
+            return RETRY.saturating_sub(waited);
+        }
+        let now = clock::now();
+        slot.woke_in.store(now.saturating_sub(since), Ordering::Relaxed);
+        slot.wakes.fetch_add(1, Ordering::Relaxed);
+        slot.set_obstacle(None);
+        self.publish();
+        report::always(&format!(
+            "its memory ({}) was on the host for {} s, because the job was idle; it came back in {:.2} s for a call",
+            shown(away.bytes),
+            now.saturating_sub(away.since) / SECOND_NS,
+            now.saturating_sub(since) as f64 / SECOND_NS as f64
+        ));
+        NAP
+    }
+
+    /// Prints that a call waits, and has calls end with an error once the wait is too long.
+    fn wakes_late(&mut self, since: Ns, why: Obstacle) {
+        let waited = clock::now().saturating_sub(since);
+        let longest = self.link.settings.wait.unwrap_or(WAKE_TIMEOUT_NS);
+        let Some(away) = &mut self.away else { return };
+        let bytes = shown(away.bytes);
+        if waited >= longest && !away.refuses {
+            away.refuses = true;
+            gate::refuse();
+            report::always(&format!(
+                "its memory ({bytes}) could not come back within {} s: calls get CUDA's out-of-memory error until it is back",
+                longest / SECOND_NS
+            ));
+        } else if waited >= UNTOLD_NS && !away.told {
+            away.told = true;
+            let obstacle = match why {
+                Obstacle::Device(_) => "that much is not free on the device".to_string(),
+                why => format!("{why:?}"),
+            };
+            report::always(&format!(
+                "a call waits for its memory ({bytes}), which is on the host because the job was idle: {obstacle} (for at most {} s, then CUDA reports that it is out of memory; WEFT_WAIT sets the time)",
+                longest / SECOND_NS
+            ));
+        }
+    }
+
     fn evict(&mut self, cause: EvictionCause) -> Result<(), Obstacle> {
         let (bytes, _) = blocks::totals();
         let at = blocks::place().ok_or(Obstacle::NothingMovable)?;
@@ -276,9 +395,15 @@ impl MemoryMover {
             return Err(Obstacle::Host(needed));
         }
         self.slot().set_residence(Residence::Leaves, 0, 0);
-        gate::close(clock::now() + STILL_TIMEOUT_NS);
+        let (deadline, idle) = (clock::now() + STILL_TIMEOUT_NS, cause == EvictionCause::Idle);
+        match idle {
+            true => gate::close_until_called(deadline),
+            false => gate::close(deadline),
+        }
         let moved = self.become_still().and_then(|()| {
-            blocks::copy_out().map_err(refused)?;
+            if !blocks::copy_out(|| !idle || gate::called().is_none()).map_err(refused)? {
+                return Err(busy());
+            }
             // A change that the broker watches takes no longer than this call.
             let change = throttle::changing(at);
             let unmapped = blocks::unmap_all();
@@ -304,13 +429,14 @@ impl MemoryMover {
             missed: 0,
             returns: moved.is_err(),
             cause,
+            told: false,
+            refuses: false,
         });
         moved.map(drop)
     }
 
     /// Waits until no thread is in a call and no work is left, and keeps the gate closed.
     fn become_still(&self) -> Result<(), Obstacle> {
-        let busy = || Obstacle::Busy(STILL_TIMEOUT_NS / 1_000_000_000);
         // A call that gives something back empties the queue and leaves its errors to others.
         let empty_queue = || internal_error::guarded(|| deferred::before(symbols::index::cuMemFree_v2));
         while !gate::is_empty() {
@@ -344,7 +470,10 @@ impl MemoryMover {
         let no_room = Obstacle::Device(away.bytes);
         // Without room for a declared need its own bytes suffice. It asks for more when it needs
         // more.
-        let granted = throttle::reserve(at, away.claim).or_else(|| throttle::reserve(at, away.bytes));
+        let granted = throttle::reserve(at, away.claim).or_else(|| match away.cause {
+            EvictionCause::Idle => throttle::reserve_in_time(at, away.bytes),
+            _ => throttle::reserve(at, away.bytes),
+        });
         let mut grant = granted.ok_or(no_room)?;
         match blocks::map_all() {
             Ok(()) => {}
@@ -371,6 +500,10 @@ impl MemoryMover {
         gate::open();
         Ok(())
     }
+}
+
+fn busy() -> Obstacle {
+    Obstacle::Busy(STILL_TIMEOUT_NS / SECOND_NS)
 }
 
 fn refused(error: CuResult) -> Obstacle {

@@ -388,6 +388,14 @@ pub fn reserve(at: DeviceNumber, bytes: u64) -> Option<Grant> {
     }
 }
 
+/// As [`reserve`], with a short wait in the broker's queue of jobs that want more memory.
+pub fn reserve_in_time(at: DeviceNumber, bytes: u64) -> Option<Grant> {
+    match devices::at(at) {
+        Some(session) => session.admission.reserve_in_time(&session.link, bytes),
+        None => Some(Grant::default()),
+    }
+}
+
 /// Bytes by which `bytes` more would exceed the job's quota.
 pub fn beyond(at: DeviceNumber, bytes: u64) -> u64 {
     devices::at(at).map_or(0, |session| session.admission.beyond(&session.link, bytes))

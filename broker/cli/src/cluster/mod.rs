@@ -27,13 +27,13 @@ use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::job::time;
 use books::QueueBooks;
 use commands::{CommandTrouble, Done, Hands, RealHands};
 use nice::Ranked;
 use service::Service;
 use slurm::{QueuedJob, SlurmNode, SlurmState};
 use weft_cluster::policies;
+use weft_protocol::duration::parse as time;
 
 /// Longest time for taking back nice values: a service manager waits for 90 s before it kills.
 const UNDO_LONGEST: Duration = Duration::from_secs(60);

@@ -5,7 +5,7 @@
 use clap::ValueEnum;
 use weft_api::metrics_address::MetricsAddress;
 use weft_daemon::log_file;
-use weft_protocol::{device_share, latency_budget};
+use weft_protocol::{device_share, duration, latency_budget};
 use weft_scheduler::PolicyName;
 
 use crate::environment::BackingOption;
@@ -143,6 +143,9 @@ pub const KEYS: &[ConfigKey] = &[
     ),
     run_key("backing", "WEFT_BACKING", "device", |text| {
         drop_value(BackingOption::from_str(text, false))
+    }),
+    run_key("evict-idle", "WEFT_EVICT_IDLE", "never", |text| {
+        drop_value(duration::parse(text))
     }),
     run_key("gpu", "WEFT_GPU", "the job chooses", |_| Ok(())),
     run_key("queue", "WEFT_QUEUE", "on", |text| {

@@ -1138,7 +1138,7 @@ impl Controller {
                 self.log(*job, format_args!("leaves {} to {waiting:?}", shown(*bytes)));
                 if let Some(gang) = self.jobs.gang(*job) {
                     gang.say(&format!(
-                        "its memory moves to the host, because {} is more important and waits for memory; it comes back by itself",
+                        "its memory moves to the host, because {} is more important and needs it; it comes back by itself",
                         of(waiting)
                     ));
                     gang.members.values().for_each(|member| member.order_move(true));

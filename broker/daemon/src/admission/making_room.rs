@@ -2,7 +2,8 @@
 //! Room for a job that waits for memory: movable memory of less important jobs moves to the host,
 //! and returns when there is room again.
 //!
-//! * Only for a job whose need is known, and only if all of it can begin then.
+//! * Only for a job whose need is known, and only if all of it can begin then; or for a job whose
+//!   own memory is about to return.
 //! * The fewest jobs, and of those the fewest bytes. No job twice within [`APART_NS`].
 //! * A job returns by the broker's order only if it left for that, and with its declared need.
 //!   `weft pause --evict` stays.
@@ -13,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 use super::job_table::{Gang, JobTable};
 use super::member::Member;
-use weft_admission::{Admission, DeviceId, Job};
+use weft_admission::{Admission, Ask, DeviceId, Job};
 use weft_protocol::Ns;
 use weft_protocol::eviction::{EvictionCause, EvictionSlot, Residence, evicts};
 
@@ -55,7 +56,8 @@ impl RoomMaking {
             .filter(|(_, gang)| gang.members.values().any(left_for_room))
             .map(|(job, _)| job)
             .collect();
-        if machine.count().0 == 0 && away.is_empty() {
+        let returns = jobs.members().any(|member| member.returning() > 0);
+        if machine.count().0 == 0 && away.is_empty() && !returns {
             return orders;
         }
         self.checked_at = now;
@@ -66,21 +68,30 @@ impl RoomMaking {
         }
         orders.leave = self.leaving(now, machine, jobs);
         if orders.leave.is_none() {
-            orders.back = returning(&away, machine, jobs);
+            orders.back = fitting(&away, machine, jobs);
         }
         orders
     }
 
-    /// Room for the first waiting job for which there can be enough.
+    /// Room for the first job for which there can be enough: those that return, then those that
+    /// wait to begin.
     fn leaving(&mut self, now: Ns, machine: &Admission, jobs: &JobTable) -> Option<(Job, Vec<(Job, u64)>)> {
         let view = machine.view();
-        let waiting = view.waiting.iter();
-        for waiter in waiting.filter(|waiter| waiter.lack.is_some() && waiter.capped.is_none() && !waiter.suspended) {
-            let may = |device: DeviceId| waiter.ask.devices.is_empty() || waiter.ask.devices.contains(&device);
+        let returning = view.running.iter().flat_map(|running| {
+            let gang = jobs.gang(running.ask.job);
+            let (returns, all) = gang.map_or((0, 0), |gang| (returning(gang), to_return(gang)));
+            let needs = [all, returns].into_iter().filter(move |_| returns > 0);
+            needs.map(move |needs| (&running.ask, needs, vec![running.device]))
+        });
+        let known = view.waiting.iter();
+        let known = known.filter(|waiter| waiter.lack.is_some() && waiter.capped.is_none() && !waiter.suspended);
+        let waiting = known.map(|waiter| (&waiter.ask, waiter.needs, waiter.ask.devices.clone()));
+        for (ask, needs, on) in returning.chain(waiting) {
+            let may = |device: DeviceId| on.is_empty() || on.contains(&device);
             for (device, _, free) in view.devices.iter().filter(|(device, ..)| may(device.id)) {
                 let lower = |job: &Job| {
                     let running = view.running.iter().find(|running| running.ask.job == *job);
-                    running.is_some_and(|running| running.ask.priority > waiter.ask.priority)
+                    running.is_some_and(|running| running.ask.priority > ask.priority)
                 };
                 let candidates: Vec<(Job, u64)> = jobs
                     .on(device.id)
@@ -88,9 +99,9 @@ impl RoomMaking {
                     .map(|(job, gang)| (job, gang.members.values().map(gain).sum()))
                     .filter(|(_, bytes)| *bytes > 0)
                     .collect();
-                if let Some(chosen) = enough(waiter.needs.saturating_sub(*free), &candidates) {
+                if let Some(chosen) = enough(needs.saturating_sub(*free), &candidates) {
                     self.ordered.extend(chosen.iter().map(|(job, _)| (*job, now)));
-                    return Some((waiter.ask.job, chosen));
+                    return Some((ask.job, chosen));
                 }
             }
         }
@@ -118,7 +129,7 @@ impl RoomMaking {
 }
 
 /// Jobs that left for room and fit again, while no more important job waits.
-fn returning(away: &[Job], machine: &Admission, jobs: &JobTable) -> Vec<Job> {
+fn fitting(away: &[Job], machine: &Admission, jobs: &JobTable) -> Vec<Job> {
     let view = machine.view();
     let mut back = Vec::new();
     for (device, _, free) in &view.devices {
@@ -134,10 +145,13 @@ fn returning(away: &[Job], machine: &Admission, jobs: &JobTable) -> Vec<Job> {
                 continue;
             };
             let needs = to_return(gang);
-            let waits = view
-                .waiting
-                .iter()
-                .any(|waiter| waiter.ask.priority < running.ask.priority);
+            let more_important = |ask: &Ask| ask.priority < running.ask.priority;
+            let returns = |other: &Job| jobs.gang(*other).is_some_and(|gang| returning(gang) > 0);
+            let waits = view.waiting.iter().any(|waiter| more_important(&waiter.ask))
+                || view
+                    .running
+                    .iter()
+                    .any(|other| more_important(&other.ask) && returns(&other.ask.job));
             if !waits && needs <= free {
                 free -= needs;
                 back.push(running.ask.job);
@@ -158,6 +172,11 @@ fn left_for_room(member: &Member) -> bool {
     let slot = member.eviction();
     let answered = slot.order.load(Ordering::Acquire) == slot.answered.load(Ordering::Acquire);
     slot.residence() == Residence::Evicted && slot.cause() == EvictionCause::Room && answered
+}
+
+/// Bytes of a job that are about to return.
+fn returning(gang: &Gang) -> u64 {
+    gang.members.values().map(Member::returning).sum()
 }
 
 /// Bytes that a job claims for its return: those on the host, or the rest of its declared need.

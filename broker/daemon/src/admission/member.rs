@@ -208,10 +208,27 @@ impl Member {
     pub fn take_of_evicted(&self) -> u64 {
         let slot = &self.entry.lane.eviction;
         let away = slot.residence() == Residence::Evicted && slot.evicted.load(Ordering::Relaxed) > 0;
-        // The client may be claiming for its return.
-        let returns = slot.order.load(Ordering::Acquire) != slot.answered.load(Ordering::Acquire);
-        match away && !returns && self.quota() > 1 {
-            true => self.give_back(0, u64::MAX),
+        let answered = slot.order.load(Ordering::Acquire) == slot.answered.load(Ordering::Acquire);
+        if !away || !answered || slot.returns() || self.quota() <= 1 {
+            return 0;
+        }
+        let given = self.give_back(0, u64::MAX);
+        // Either the client sees the smaller quota once a call of its idle job waits, or that call
+        // is seen here.
+        fence(Ordering::SeqCst);
+        if slot.returns() {
+            let quota = &self.entry.lane.admission_slot.quota;
+            quota.fetch_add(given, Ordering::AcqRel);
+            return 0;
+        }
+        given
+    }
+
+    /// Bytes of its memory that are on the host and about to return, by an order or for a call.
+    pub fn returning(&self) -> u64 {
+        let slot = self.eviction();
+        match slot.residence() == Residence::Evicted && slot.returns() {
+            true => slot.evicted.load(Ordering::Relaxed),
             false => 0,
         }
     }
