@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""PyTorch with movable memory, evicted and resumed in the middle of its steps.
+"""PyTorch with movable memory: evicted and resumed in the middle of its steps, and while idle.
 
   pytest tests/clients/test_evicted.py
 
 Its tensors have known contents in each step (programs/torch_moved.py), which it compares at the
-end. The case fails if a move loses a byte, or if a step runs while memory is away.
+end. The case fails if a move loses a byte, or if a step runs while memory is away. A model server
+(programs/torch_idle.py) has the same answers before its memory left and after.
 """
 
 import json
@@ -37,3 +38,28 @@ def test_torch_is_moved_in_the_middle_of_its_steps(scene):
     scene.running.unlink()
     scene.finish(job)
     assert json.loads(result.read_text())["steps"], job.explain()
+
+
+def test_an_idle_model_server_has_the_same_answers_after_its_memory_left(scene):
+    assert missing() is None, missing()
+    scene.broker.start()
+    ready, result = scene.folder / "ready", scene.folder / "torch.json"
+    variables = {"MOVED_READY": str(ready), "MOVED_RUNNING": str(scene.running)}
+    variables |= {"WEFT_BACKING": "movable", "WEFT_EVICT_IDLE": "700ms"}
+    job = scene.job([paths.python("torch"), paths.CLIENTS / "programs" / "torch_idle.py", result], "torch", more=variables)
+    assert jobs.wait_until(lambda: ready.exists() or not job.running(), BOUND) and job.running(), job.explain()
+    answers = []
+    # Two before its memory leaves for the first time.
+    for number in range(2 + 2 * ROUNDS):
+        if number >= 2:
+            assert jobs.wait_until(lambda: scene.row(job)["eviction"]["state"] == "evicted", BOUND), scene.row(job)
+            assert scene.row(job)["eviction"]["bytes"] >= 72 << 20, scene.row(job)
+        answer = ready.with_suffix(f".{number}.answer")
+        ready.with_suffix(f".{number}").touch()
+        assert jobs.wait_until(lambda: answer.exists() or not job.running(), BOUND) and job.running(), job.explain()
+        answers.append(answer.read_text().split()[0])
+    assert len(set(answers)) == 2 and answers == answers[:2] * (1 + ROUNDS), answers
+    assert scene.row(job)["eviction"]["wakes"] >= 2 * ROUNDS, scene.row(job)
+    scene.running.unlink()
+    scene.finish(job)
+    assert json.loads(result.read_text())["answers"] == answers

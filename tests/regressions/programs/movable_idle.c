@@ -98,10 +98,11 @@ static void request(const char *word, uint32_t round) {
 }
 
 int main(int count, char **arguments) {
-    char go[512], done[512], word[32];
+    char go[512], done[512], part[512], word[32];
     MUST(count >= 4);
     snprintf(go, sizeof go, "%s.go", arguments[1]);
     snprintf(done, sizeof done, "%s.done", arguments[1]);
+    snprintf(part, sizeof part, "%s.done.part", arguments[1]);
     bytes = strtoull(arguments[3], 0, 10) * MIB / STREAMS;
     begin();
     OK(cuCtxCreate_v2(&context, 0, device));
@@ -130,9 +131,10 @@ int main(int count, char **arguments) {
         if (got != 1) continue;
         unlink(go);
         request(word, round++);
-        MUST((file = fopen(done, "w")));
+        MUST((file = fopen(part, "w")));
         fprintf(file, "%f\n", first_ms);
         fclose(file);
+        MUST(!rename(part, done));
     }
     compare();
     puts("all as it should be");
