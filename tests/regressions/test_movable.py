@@ -7,6 +7,7 @@ import pytest
 from built import compiled
 from fixtures.scene import BOUND, weft
 from harness import jobs
+from harness.bench import evicting
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -435,3 +436,15 @@ def test_a_waking_service_moves_a_less_important_job(scene, service, movable):
     assert served.eviction()["state"] == "evicted"
     scene.progresses(low)
     right(scene, low, served.job)
+
+
+def test_the_jobs_of_the_benchmark_move_and_lose_nothing(tmp_path):
+    """`scripts/bench evict` without its times, on a fast device."""
+    with evicting.Stage(tmp_path, dilation=1) as stage:
+        woken = stage.server()
+        assert woken["wakes"] == len(woken["wakes_s"]) == 3, woken
+        assert woken["bytes"] == stage.mib(evicting.SERVICE_GIB) * MIB, woken
+        room = stage.room(400)
+        # One alone would not be enough.
+        assert room["moved"] == [stage.mib(evicting.DEVICE_GIB // 2) * MIB] * 2, room
+        assert room["lines"] == [1, 1] and room["then"] == room["alone"], room

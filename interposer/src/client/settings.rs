@@ -310,13 +310,14 @@ mod tests {
             ("WEFT_MEMORY", "much"),
             ("WEFT_DURATION", "eternal"),
             ("WEFT_WAIT", "a while"),
+            ("WEFT_EVICT_IDLE", "soon"),
             ("WEFT_SLOWDOWN", "2"),
             ("WEFT_SLO", "50"),
             ("WEFT_DEVICE_PRIORITIES", "maybe"),
             ("WEFT_OUTCOME", "1"),
             ("WEFT_QUEUE", "foo"),
         ]);
-        assert_eq!(complaints.len(), 11);
+        assert_eq!(complaints.len(), 12);
     }
 
     #[test]

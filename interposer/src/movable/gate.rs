@@ -402,6 +402,56 @@ mod tests {
     }
 
     #[test]
+    fn a_call_opens_the_closing_gate_of_an_idle_job_and_is_noted_at_the_closed_one() {
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let comes = || {
+            enter(0);
+            leave();
+        };
+        let before = calls();
+        close_until_called(clock::now() + MINUTE);
+        std::thread::scope(|scope| {
+            scope.spawn(comes);
+        });
+        assert!(is_late() && !hold(), "it is not idle");
+        assert_ne!(calls(), before);
+        close_until_called(clock::now() + MINUTE);
+        assert!(hold() && called().is_none());
+        std::thread::scope(|scope| {
+            scope.spawn(comes);
+            assert!(in_time(|| called().is_some()));
+            open();
+        });
+        assert!(is_empty());
+    }
+
+    #[test]
+    fn calls_end_with_an_error_while_the_gate_refuses_them() {
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        close_until_called(clock::now() + MINUTE);
+        assert!(hold());
+        let answer = || {
+            let target = enter(0);
+            leave();
+            target as usize
+        };
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(answer);
+            assert!(in_time(|| called().is_some()));
+            refuse();
+            assert_eq!(waits.join().expect("no panic"), no_memory as *const () as usize);
+            let comes = scope.spawn(answer);
+            assert_eq!(comes.join().expect("no panic"), no_memory as *const () as usize);
+            refuse_no_more();
+            let waits = scope.spawn(answer);
+            assert!(in_time(|| called().is_some()));
+            open();
+            assert_ne!(waits.join().expect("no panic"), no_memory as *const () as usize);
+        });
+        assert!(is_empty());
+    }
+
+    #[test]
     fn each_thread_has_its_own_cell_and_finds_it_again() {
         let marks = (1..600u32).map(|nth| nth << 17);
         let cells: Vec<usize> = marks

@@ -75,3 +75,41 @@ fn a_less_important_jobs_memory_makes_room_and_returns() {
     broker.handle.gone(high.client);
     assert!(soon(&broker, || order() != left) && !evicts(order()));
 }
+
+#[test]
+fn a_call_of_an_idle_job_claims_its_memory_and_moves_a_less_important_job() {
+    let mut broker = Broker::begin(None);
+    let (one, two) = (Somebody::new(), Somebody::new());
+    let served = broker.comes(one.pid(), "served", 5 * GB, None);
+    let slot = &served.lane.eviction;
+    let quota = || served.lane.admission_slot.quota.load(Ordering::Relaxed);
+    slot.movable.store(5 * GB, Ordering::Relaxed);
+    slot.set_cause(EvictionCause::Idle);
+    slot.set_residence(Residence::Evicted, 5 * GB, 1);
+    // While a call waits its quota stays.
+    slot.set_wanted(1);
+    broker.handle.tick();
+    assert!(quota() >= 5 * GB);
+    slot.set_wanted(0);
+    broker.handle.tick();
+    assert_eq!(quota(), 1);
+    let low = broker.comes(two.pid(), "low", 5 * GB, None);
+    assert_eq!(standing(&low), AdmissionState::Admitted);
+    low.lane.counters.memory.store(5 * GB, Ordering::Relaxed);
+    low.lane.eviction.movable.store(4 * GB, Ordering::Relaxed);
+    low.lane.eviction.set_residence(Residence::Device, 0, 0);
+    let order = || low.lane.eviction.order.load(Ordering::Relaxed);
+    slot.set_wanted(1);
+    assert!(!soon(&broker, || order() != 0), "equals leave each other their memory");
+    broker.handle.priority(served.client, 2);
+    broker.handle.more(served.client, 5 * GB, 60_000_000_000);
+    assert!(soon(&broker, || order() != 0));
+    let left = order();
+    assert!(evicts(left) && EvictionCause::of(left) == EvictionCause::Room);
+    low.lane.counters.memory.store(GB, Ordering::Relaxed);
+    low.lane.eviction.set_cause(EvictionCause::Room);
+    low.lane.eviction.set_residence(Residence::Evicted, 4 * GB, 1);
+    low.lane.eviction.answered.store(left, Ordering::Relaxed);
+    assert!(soon(&broker, || quota() > 5 * GB), "{}", quota());
+    assert!(!soon(&broker, || order() != left), "the other one has the memory");
+}
