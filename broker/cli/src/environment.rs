@@ -349,6 +349,7 @@ mod tests {
             },
             profile: Some("resnet".to_string()),
             backing: Some(BackingOption::Managed),
+            evict_idle: Some(Duration::from_secs(90)),
             evidence: Some(EvidenceOption::Residency),
             ..Wishes::default()
         };
@@ -356,6 +357,7 @@ mod tests {
         assert_eq!(value(&set, "WEFT_NAME"), Some(OsStr::new("resnet prod")));
         assert_eq!(value(&set, "WEFT_PRIORITY"), Some(OsStr::new("0")));
         assert_eq!(value(&set, "WEFT_SLOWDOWN"), Some(OsStr::new("2%")));
+        assert_eq!(value(&set, "WEFT_EVICT_IDLE"), Some(OsStr::new("90s")));
         assert_eq!(value(&set, "WEFT_SLO"), Some(OsStr::new("50000000ns")));
         assert_eq!(value(&set, "WEFT_PROFILE"), Some(OsStr::new("resnet")));
         assert_eq!(value(&set, "WEFT_MODE"), Some(OsStr::new("serve")));

@@ -2,8 +2,8 @@
 //! Eviction: the order to move a client's memory to the host, and the client's answer.
 //!
 //! The broker writes the order. The client carries it out by itself, at any speed, and writes the
-//! rest. A client with `--evict-idle` also moves its memory by itself while it is idle. All zero: no
-//! order, and no memory that can be moved.
+//! rest. A client with `--evict-idle` also moves its memory by itself while it is idle. All zero:
+//! no order, and no memory that can be moved.
 #![forbid(unsafe_code)]
 
 use super::Ns;

@@ -44,6 +44,7 @@ _LISTS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 
 _AMOUNT = re.compile(r"\d+(\.\d+)?\s*([KMGT]i?)?B?", re.IGNORECASE)
 _TIME = re.compile(r"\d+(\.\d+)?\s*(us|ms|s)")
+_SPAN = re.compile(r"\d+(\.\d+)?\s*(ms|s|m|min|h)?")
 _PART = re.compile(r"\d+(\.\d+)?\s*%?")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
@@ -56,6 +57,7 @@ _FORMS = {
     "wait": (_NUMBER, "seconds"),
     "duration": (re.compile("short|medium|long"), '"short", "medium" or "long"'),
     "backing": (re.compile("device|managed|auto|movable"), '"device", "managed", "auto" or "movable"'),
+    "evict_idle": (_SPAN, 'a time such as "10m"'),
     "name": (re.compile(r"[^\n]{1,64}"), "1 to 64 characters"),
     "profile": (re.compile(r"[^\n]+"), "a name or a file"),
 }

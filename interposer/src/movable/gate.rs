@@ -55,11 +55,11 @@ static YIELDS: AtomicBool = AtomicBool::new(false);
 /// When a thread first came to the closed gate, ns; 0: none did.
 static CALLED: AtomicU64 = AtomicU64::new(0);
 
-/// Bits of a cell that hold the depth of its thread's calls. The others count its calls.
-const DEPTH: u32 = (1 << 12) - 1;
+/// Low bits of a cell that hold the depth of its thread's calls. The others count its calls.
+const DEPTH_BITS: u32 = 12;
 
 /// A call more, which is one level deeper.
-const CALL: u32 = (1 << 12) + 1;
+const CALL_STEP: u32 = (1 << DEPTH_BITS) + 1;
 
 /// Calls of the thread with this mark.
 #[derive(Debug)]
@@ -154,12 +154,17 @@ extern "C" fn no_memory() -> CuResult {
     CuResult::OUT_OF_MEMORY
 }
 
+/// The depth of calls that a cell holds.
+fn depth(cell: u32) -> u32 {
+    cell & ((1 << DEPTH_BITS) - 1)
+}
+
 /// Counts the calling thread in. Returns its depth before.
 fn count_in() -> u32 {
     match own_cell() {
-        Some(cell) => cell.inside.fetch_add(CALL, Ordering::SeqCst) & DEPTH,
+        Some(cell) => depth(cell.inside.fetch_add(CALL_STEP, Ordering::SeqCst)),
         None => {
-            OTHERS.fetch_add(CALL, Ordering::SeqCst);
+            OTHERS.fetch_add(CALL_STEP, Ordering::SeqCst);
             0
         }
     }
@@ -235,7 +240,7 @@ fn swap(from: u32, to: u32) -> bool {
 /// Lets the calling thread pass from now on, as if its calls were parts of one call.
 pub fn pass() -> bool {
     own_cell().is_some_and(|cell| {
-        cell.inside.fetch_add(CALL, Ordering::SeqCst);
+        cell.inside.fetch_add(CALL_STEP, Ordering::SeqCst);
         true
     })
 }
@@ -264,9 +269,9 @@ pub fn close_until_called(deadline: Ns) {
 pub fn is_empty() -> bool {
     let mover = MOVER.load(Ordering::SeqCst);
     let out = |cell: &ThreadCell| {
-        cell.inside.load(Ordering::SeqCst) & DEPTH == 0 || cell.owner.load(Ordering::SeqCst) == mover
+        depth(cell.inside.load(Ordering::SeqCst)) == 0 || cell.owner.load(Ordering::SeqCst) == mover
     };
-    OTHERS.load(Ordering::SeqCst) & DEPTH == 0 && THREADS.iter().all(out)
+    depth(OTHERS.load(Ordering::SeqCst)) == 0 && THREADS.iter().all(out)
 }
 
 /// A figure that changes with each call.

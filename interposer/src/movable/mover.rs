@@ -10,8 +10,8 @@
 //! * A step out that fails or overruns leaves the job as it was. A step in that fails leaves the
 //!   memory on the host, and is repeated.
 //! * A job whose broker is gone comes back by itself as soon as the device has room.
-//! * Memory that left because the job was idle comes back for the next call. If there is no room for
-//!   it in time, calls get CUDA's out-of-memory error until there is.
+//! * Memory that left because the job was idle comes back for the next call. If it has no room in
+//!   time, calls get CUDA's out-of-memory error until it is back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
@@ -45,8 +45,8 @@ const NAP: Duration = Duration::from_millis(200);
 /// Interval between attempts to return. Each asks the broker for memory.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Longest wait of a call for the memory of its idle job without `WEFT_WAIT`, ns: ten minutes, after
-/// which a less important job may move again, and a minute for that move.
+/// Longest wait of a call for the memory of its idle job without `WEFT_WAIT`, ns: ten minutes,
+/// after which a less important job may move again, and a minute for that move.
 const WAKE_TIMEOUT_NS: Ns = 660_000_000_000;
 
 /// Wait of a call before its user gets a line about it, ns.
@@ -299,7 +299,7 @@ impl MemoryMover {
         away.returns || away.missed != 0 && now.saturating_sub(away.missed) >= ORPHAN_NS
     }
 
-    /// Whether the job has made no call for so long that its memory is to leave.
+    /// Whether the job has made no call for the time after which its memory is to leave.
     fn is_idle(&mut self) -> bool {
         let Some(after) = self.link.settings.evict_idle else {
             return false;

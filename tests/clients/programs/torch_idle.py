@@ -2,8 +2,8 @@
 """A model server that is idle between its requests.
 
 It answers a request for each file MOVED_READY.N that appears, and writes MOVED_READY.N.answer. The
-weights are 72 MiB, of which it computes with parts: the simulated GPU computes no arithmetic on whole
-large tensors. It compares all of them with the host's at the end.
+weights are 72 MiB, of which it computes with parts: the simulated GPU computes no arithmetic on
+whole large tensors. It compares all of them with the host's at the end.
 """
 
 import hashlib

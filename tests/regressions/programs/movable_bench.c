@@ -1,6 +1,6 @@
 // Jobs of `scripts/bench evict`. All memory is in blocks of 64 MiB.
 //   movable_bench batch ready MIB rounds      fills parts of its memory, round by round
-//   movable_bench service ready MIB           one request: a kernel on each block
+//   movable_bench service ready MIB           one request, a kernel on each block; ends at `ready.go`
 //   movable_bench server ready MIB running    measures the link, then a request a file `ready.go`
 // Each prints words: milliseconds of the clock of all processes, rates in bytes a millisecond, and a
 // batch job a hash of its memory.
@@ -60,6 +60,7 @@ int main(int count, char **arguments) {
     char go[512];
     MUST(count >= 4);
     const char *role = arguments[1], *ready = arguments[2];
+    snprintf(go, sizeof go, "%s.go", ready);
     blocks = (int)(strtoull(arguments[3], 0, 10) * MIB / BLOCK);
     MUST(blocks > 0 && blocks <= MOST);
     double begun = now_ms();
@@ -73,6 +74,8 @@ int main(int count, char **arguments) {
     if (!strcmp(role, "service")) {
         request(1);
         printf("begun %f context %f answered %f\n", begun, context_ms, now_ms());
+        touch(ready);
+        for (int i = 0; i < 6000 && access(go, F_OK); i++) usleep(10000);
         return 0;
     }
     OK(cuMemHostAlloc(&pinned, BLOCK, 0));
@@ -94,7 +97,6 @@ int main(int count, char **arguments) {
     MUST(!strcmp(role, "server") && count >= 5);
     measure();
     touch(ready);
-    snprintf(go, sizeof go, "%s.go", ready);
     for (uint32_t round = 1; access(arguments[4], F_OK) == 0; usleep(1000)) {
         if (access(go, F_OK)) continue;
         unlink(go);
