@@ -392,6 +392,19 @@ def test_an_idle_service_outlives_its_broker(scene, service, when, next_broker):
     right(scene, served.job)
 
 
+def test_a_wake_without_room_and_broker_is_bounded(scene, service):
+    served = service(mib=150, WEFT_WAIT="2")
+    served.leaves()
+    large = stranger(scene, "large", 180)
+    scene.broker.job.kill()
+    assert 2000 <= served.asks("fails")
+    assert served.job.stderr().count("could not come back within 2 s") == 1, served.job.explain()
+    (scene.folder / "large.ready").unlink()
+    scene.finish(large)
+    served.asks("tries")
+    right(scene, served.job)
+
+
 def test_a_service_that_is_killed_while_it_wakes_leaves_nothing(scene, service):
     served = service(mib=150)
     served.leaves()

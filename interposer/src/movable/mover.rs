@@ -239,6 +239,7 @@ impl MemoryMover {
                     Ok(()) => self.answer(order, None),
                     Err(why) => {
                         slot.set_obstacle(Some(why));
+                        self.wakes_late(why);
                         nap = RETRY;
                     }
                 },
@@ -317,6 +318,7 @@ impl MemoryMover {
     fn leave_idle(&mut self) {
         let left = self.evict(EvictionCause::Idle);
         self.active = clock::now();
+        self.publish();
         match left {
             Err(Obstacle::Busy(_) | Obstacle::Capture | Obstacle::NothingMovable) => {}
             Err(why) => self.slot().set_obstacle(Some(why)),
@@ -337,7 +339,7 @@ impl MemoryMover {
         slot.set_wanted(since);
         if let Err(why) = self.restore() {
             slot.set_obstacle(Some(why));
-            self.wakes_late(since, why);
+            self.wakes_late(why);
             let waited = Duration::from_nanos(clock::now().saturating_sub(begun));
             return RETRY.saturating_sub(waited);
         }
@@ -355,11 +357,15 @@ impl MemoryMover {
         NAP
     }
 
-    /// Prints that a call waits, and has calls end with an error once the wait is too long.
-    fn wakes_late(&mut self, since: Ns, why: Obstacle) {
+    /// Prints that a call waits, and has calls end with an error once the wait is too long. Does
+    /// nothing if the job was not idle, or no call waits.
+    fn wakes_late(&mut self, why: Obstacle) {
+        let idle = |away: &&mut Away| away.cause == EvictionCause::Idle;
+        let Some((away, since)) = self.away.as_mut().filter(idle).zip(gate::called()) else {
+            return;
+        };
         let waited = clock::now().saturating_sub(since);
         let longest = self.link.settings.wait.unwrap_or(WAKE_TIMEOUT_NS);
-        let Some(away) = &mut self.away else { return };
         let bytes = shown(away.bytes);
         if waited >= longest && !away.refuses {
             away.refuses = true;
@@ -372,7 +378,8 @@ impl MemoryMover {
             away.told = true;
             let obstacle = match why {
                 Obstacle::Device(_) => "that much is not free on the device".to_string(),
-                why => format!("{why:?}"),
+                Obstacle::Driver(error) => format!("the driver refuses it (error {error})"),
+                _ => "it cannot come back now".to_string(),
             };
             report::always(&format!(
                 "a call waits for its memory ({bytes}), which is on the host because the job was idle: {obstacle} (for at most {} s, then CUDA reports that it is out of memory; WEFT_WAIT sets the time)",

@@ -91,6 +91,14 @@ static void request(const char *word, uint32_t round) {
         MUST(launch(0, round, 2000) == 2);
         first_ms = now_ms() - begun;
         return;
+    } else if (!strcmp(word, "tries")) {
+        // Until the memory is back, a minute at most.
+        int error = 2;
+        for (int i = 0; i < 6000 && (error = launch(0, round, 2000)) == 2; i++) usleep(10000);
+        OK(error);
+        OK(cuStreamSynchronize(stream[0]));
+        first_ms = now_ms() - begun;
+        set(0, round, 2000);
     } else {
         MUST(!"a known word");
     }
