@@ -14,7 +14,7 @@ def axpy(out, x, a):
 
 
 def body():
-    x = np.arange(4096, dtype=np.float32)
+    x = np.arange(1 << 20, dtype=np.float32)
     stream = cuda.stream()
     device_x = cuda.to_device(x, stream=stream)
     out = cuda.device_array_like(x, stream=stream)
