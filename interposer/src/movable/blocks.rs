@@ -61,6 +61,9 @@ static BLOCKS: Mutex<BTreeMap<CuDevicePtr, MovableBlock>> = Mutex::new(BTreeMap:
 /// Freed during a capture.
 static FREED: Mutex<Vec<(CuDevicePtr, MovableBlock)>> = Mutex::new(Vec::new());
 
+/// Copies whose contents are back on the device.
+static SPENT: Mutex<Vec<(CuContext, HostCopy)>> = Mutex::new(Vec::new());
+
 /// Whether the job made its devices peers. Memory from then on stays plain.
 static PEERS: AtomicBool = AtomicBool::new(false);
 
@@ -329,7 +332,7 @@ pub fn map_all() -> Result<(), CuResult> {
     mapped
 }
 
-/// Copies the contents of all blocks back, and frees their copies if that succeeds.
+/// Copies the contents of all blocks back. If that succeeds, their copies are spent.
 pub fn copy_in() -> Result<(), CuResult> {
     let mut blocks = lock(&BLOCKS);
     for (start, block) in blocks.iter() {
@@ -337,17 +340,37 @@ pub fn copy_in() -> Result<(), CuResult> {
             within(block.context, || copy.put(*start))?;
         }
     }
-    drop_copies(&mut blocks);
+    let mut spent = lock(&SPENT);
+    for block in blocks.values_mut() {
+        spent.extend(block.copy.take().map(|copy| (block.context, copy)));
+    }
     Ok(())
+}
+
+/// Frees spent copies, unless a stream is captured. With much memory that takes long: calls need
+/// not wait for it.
+pub fn free_spent() {
+    if capture::any() {
+        return;
+    }
+    let spent = std::mem::take(&mut *lock(&SPENT));
+    for (context, copy) in spent {
+        free_copy(context, copy);
+    }
+}
+
+fn free_copy(context: CuContext, copy: HostCopy) {
+    let _ = within(context, || {
+        drop(copy);
+        Ok(())
+    });
 }
 
 fn drop_copies(blocks: &mut BTreeMap<CuDevicePtr, MovableBlock>) {
     for block in blocks.values_mut() {
-        let copy = block.copy.take();
-        let _ = within(block.context, || {
-            drop(copy);
-            Ok(())
-        });
+        if let Some(copy) = block.copy.take() {
+            free_copy(block.context, copy);
+        }
     }
 }
 
@@ -359,6 +382,9 @@ pub fn forget() {
     }
     if let Ok(mut freed) = FREED.try_lock() {
         std::mem::forget(std::mem::take(&mut *freed));
+    }
+    if let Ok(mut spent) = SPENT.try_lock() {
+        std::mem::forget(std::mem::take(&mut *spent));
     }
 }
 

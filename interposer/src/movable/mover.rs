@@ -256,6 +256,7 @@ impl MemoryMover {
                 None if idle && passes && !ENDS.load(Ordering::SeqCst) => self.leave_idle(),
                 _ => {}
             }
+            blocks::free_spent();
             drop(moving);
             let nap = clock::timespec(nap.as_nanos() as Ns);
             let _ = futex::wait(&slot.order, futex::Flags::empty(), order, Some(&nap));
