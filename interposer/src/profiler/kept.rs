@@ -86,8 +86,8 @@ pub(super) struct SamplerState {
     pub(super) wanted: usize,
     pub(super) open: EventWindow,
     pub(super) closed: std::collections::VecDeque<EventWindow>,
-    /// Whether any window was closed.
-    pub(super) has_closed: bool,
+    /// Windows that were closed.
+    pub(super) windows: u64,
     /// Least time between two consecutive events.
     pub(super) tick: Option<f64>,
     /// Number of measurements.

@@ -20,7 +20,7 @@ mod window;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use weft_gate::sampling::{AT_ONCE_NS, Pause, READ_INTERVAL_NS, Work};
+use weft_gate::sampling::{AT_ONCE_NS, Pause, RARE, READ_INTERVAL_NS, Work};
 use weft_protocol::Ns;
 use weft_protocol::lane::Kind;
 
@@ -229,7 +229,7 @@ impl Sampler {
         self.open.store(false, Ordering::Relaxed);
         let window = std::mem::take(&mut inside.open);
         if !window.taken.is_empty() {
-            inside.has_closed = true;
+            inside.windows += 1;
             inside.closed.push_back(window);
         }
     }
@@ -352,15 +352,16 @@ impl Sampler {
         inside.budget.spend(Work::Record, clock::now().saturating_sub(returned));
     }
 
-    /// Reads closed windows after a synchronising call, and the first window even if it is open.
+    /// Reads closed windows after a synchronising call, and the first windows even if they are
+    /// open.
     pub fn synced(&self, around: SamplerContext<'_>) {
         self.after_sync.store(true, Ordering::Relaxed);
         self.tally.was_last(self.last.load(Ordering::Relaxed));
         let Ok(mut inside) = self.inside.try_lock() else { return };
         let inside = &mut *inside;
         let now = clock::now();
-        // A short job may have no further launch. The gap after the window is lost, once.
-        let first = !inside.has_closed && !inside.open.taken.is_empty();
+        // A short job may have no further launch. The gaps after these windows are lost.
+        let first = inside.windows < RARE && !inside.open.taken.is_empty();
         if first {
             self.close(inside);
         }
