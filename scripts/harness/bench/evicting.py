@@ -108,7 +108,8 @@ class Stage:
 
     def room(self, rounds):
         """Two background jobs hold all memory, and a service of 30 GiB starts. Returns their hashes
-        alone and then, the bytes that moved, and the seconds until the service's first answer."""
+        without it and with it, the bytes that moved, and the seconds until the service's first
+        answer."""
         each = DEVICE_GIB // 2
         more = {"WEFT_MEMORY": f"{self.mib(each)}MiB"}
         alone = []

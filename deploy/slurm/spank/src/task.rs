@@ -73,7 +73,7 @@ impl SlurmJob {
         format!("slurm-{}", self.id)
     }
 
-    /// Its number in Slurm's commands. That of an array's last job alone means the whole array.
+    /// Its number in Slurm's commands. For the last job of an array, `id` means the whole array.
     pub fn number(self) -> String {
         match self.array {
             Some((array, place)) => format!("{array}_{place}"),

@@ -295,10 +295,11 @@ impl GuessTrust {
     }
 
     /// Takes in a stretch's lateness beyond the work that it was foreseen to find, ns. `most`: as
-    /// for [`GuessTrust::late_within`].
-    fn outlasted(&mut self, late: f64, most: f64) {
+    /// for [`GuessTrust::late_within`]. `longest`: the most that a guess explains, ns; beyond it a
+    /// thread probably lost its core.
+    fn outlasted(&mut self, late: f64, most: f64, longest: f64) {
         self.overrun = match late > most {
-            true => self.overrun.max(late),
+            true => self.overrun.max(late.min(longest)),
             false => self.overrun * (1.0 - LEAST_GAIN),
         };
     }
@@ -581,7 +582,8 @@ impl LatenessAccount {
             }
             let most = MOST_AT_ONCE * allowed;
             self.trust.late_within(self.joined, late - by_found, most, bound);
-            self.trust.outlasted(late - self.found as f64, far);
+            self.trust
+                .outlasted(late - self.found as f64, far, bound * FIRST_TRUSTED_RATIO);
         }
     }
 
@@ -823,11 +825,13 @@ mod tests {
         assert_eq!(stretch(MS / 4, 0.0), 1.0, "too little work to show anything");
         assert_eq!(stretch(MS, 0.0), 2.0);
         assert_eq!(stretch(1, 2e5), LEAST_TRUSTED_RATIO);
-        trust.outlasted(3e6, BOUND);
-        trust.outlasted(2e6, BOUND);
+        trust.outlasted(3e6, BOUND, 4e6);
+        trust.outlasted(2e6, BOUND, 4e6);
         assert_eq!(trust.overrun, 3e6);
-        trust.outlasted(BOUND, BOUND);
+        trust.outlasted(BOUND, BOUND, 4e6);
         assert_eq!(trust.overrun, 3e6 * (1.0 - LEAST_GAIN));
+        trust.outlasted(90e6, BOUND, 4e6);
+        assert_eq!(trust.overrun, 4e6);
     }
 
     #[test]
