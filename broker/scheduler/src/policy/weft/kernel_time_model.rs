@@ -235,11 +235,6 @@ impl KernelTimeModel {
         model
     }
 
-    /// Whether the times come from a profile.
-    pub(super) fn is_profiled(&self) -> bool {
-        self.profiled
-    }
-
     /// Whether the times are known well enough to let the job run ahead.
     pub(super) fn is_known(&self) -> bool {
         self.profiled || self.measured >= KNOWN

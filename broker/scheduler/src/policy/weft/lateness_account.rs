@@ -23,8 +23,6 @@
 //! * A requested slowdown is a promise. In debt, background work has no gaps, and stretches without
 //!   background work pay the debt. The default slowdown is an aim. In debt, the price is the
 //!   lowest.
-//! * Guessed times show as lateness of single stretches, which no mean shows. The account learns
-//!   how much of the guesses to trust ([`GuessTrust`]).
 //! * The delay bound is promised to every job. Several stretches in a row that exceed it refute the
 //!   predictions about the background jobs. These then have no gaps for a while ([`Breaches`]).
 //! * The work of the minimum share is measured, but booked to no balance. If gaps paid for it, more
@@ -259,52 +257,6 @@ impl Breaches {
     }
 }
 
-/// Background work, as a multiple of the delay bound and two switches, that a stretch of a job
-/// without a profile may have at first: about a request's laxity.
-const FIRST_TRUSTED_RATIO: f64 = 4.0;
-
-/// Least of it, as the same multiple, so that it can grow again.
-const LEAST_TRUSTED_RATIO: f64 = 1.0 / 16.0;
-
-/// How far predictions are trusted that rest on guesses. The balance pays for a mean, and a wrong
-/// guess delays few stretches by much.
-#[derive(Debug, Clone, Copy, Default)]
-struct GuessTrust {
-    /// Background work launched within the stretch in progress, ns.
-    joined: Ns,
-    /// Most such work for which the laxity of a job without a profile counts, ns. It halves with
-    /// each stretch that is late by more than [`MOST_AT_ONCE`] allows, and doubles if most of it
-    /// delayed no stretch. `None`: no stretch was judged.
-    within: Option<f64>,
-    /// Time by which background work without a profile outlasted a gap against its prediction, ns.
-    overrun: f64,
-}
-
-impl GuessTrust {
-    /// Takes in a stretch's lateness by work that joined it, ns. `most`: the most that is no
-    /// surprise, ns. `bound`: delay bound and two switches, ns.
-    fn late_within(&mut self, joined: bool, late: f64, most: f64, bound: f64) {
-        let within = self.within.get_or_insert(bound * FIRST_TRUSTED_RATIO);
-        let used = self.joined as f64;
-        *within = match joined {
-            true if late > most => (within.min(used) / 2.0).max(bound * LEAST_TRUSTED_RATIO),
-            true if used >= *within / 2.0 => *within * 2.0,
-            true => *within,
-            false => *within * (1.0 + LEAST_GAIN),
-        };
-    }
-
-    /// Takes in a stretch's lateness beyond the work that it was foreseen to find, ns. `most`: as
-    /// for [`GuessTrust::late_within`]. `longest`: the most that a guess explains, ns; beyond it a
-    /// thread probably lost its core.
-    fn outlasted(&mut self, late: f64, most: f64, longest: f64) {
-        self.overrun = match late > most {
-            true => self.overrun.max(late.min(longest)),
-            false => self.overrun * (1.0 - LEAST_GAIN),
-        };
-    }
-}
-
 /// Lateness that may still be caused, ns. Negative: a debt.
 #[derive(Debug, Clone, Copy, Default)]
 struct Balance(f64);
@@ -368,7 +320,6 @@ pub(super) struct LatenessAccount {
     /// [`Config::credit_for`](crate::Config::credit_for), ns.
     credit_for: Ns,
     open: OpenPeriods,
-    trust: GuessTrust,
     breaches: Breaches,
     /// Sums over all stretches so far.
     sums: Lateness,
@@ -382,7 +333,7 @@ impl LatenessAccount {
     pub(super) fn launched(&mut self, at: Ns, found: impl FnOnce() -> Ns) {
         if self.since.is_none() {
             (self.since, self.found, self.joined, self.part_end) = (Some(at), found(), false, at);
-            (self.shared, self.trust.joined) = (false, 0);
+            self.shared = false;
         }
     }
 
@@ -410,10 +361,7 @@ impl LatenessAccount {
     /// Takes in that background work of `time` ns was launched. `forced`: by the minimum share.
     pub(super) fn joined(&mut self, time: Ns, forced: bool) {
         self.open.work = self.open.work.saturating_add(time);
-        if self.since.is_some() {
-            self.joined = true;
-            self.trust.joined = self.trust.joined.saturating_add(time);
-        }
+        self.joined |= self.since.is_some();
         self.forced |= forced;
     }
 
@@ -575,15 +523,10 @@ impl LatenessAccount {
         all.book(slowdown * rest, late + calls, full);
         if !opened {
             within.book(slowdown * rest, late - by_found, full);
-            let (bound, allowed) = (bound as f64, slowdown * own);
-            let far = bound.max(FAR_RATIO * allowed);
             if company {
+                let far = (bound as f64).max(FAR_RATIO * slowdown * own);
                 self.breaches.judged(late > far);
             }
-            let most = MOST_AT_ONCE * allowed;
-            self.trust.late_within(self.joined, late - by_found, most, bound);
-            self.trust
-                .outlasted(late - self.found as f64, far, bound * FIRST_TRUSTED_RATIO);
         }
     }
 
@@ -638,18 +581,6 @@ impl LatenessAccount {
     /// Whether the laxity of a stretch may be used: not in a control, nor if its use is in debt.
     pub(super) fn may_be_lax(&self) -> bool {
         !self.control && self.breaches.held == 0 && self.balances.is_none_or(|(_, within)| within.0 >= 0.0)
-    }
-
-    /// Work that may still join the stretch in progress of a job without a profile, ns.
-    pub(super) fn trusted_within(&self) -> Ns {
-        let within = self.trust.within.map_or(Ns::MAX, |within| within as Ns);
-        within.saturating_sub(self.trust.joined)
-    }
-
-    /// Time before the end of a gap in which background work without a profile is not trusted to
-    /// end, ns.
-    pub(super) fn overrun(&self) -> Ns {
-        self.trust.overrun as Ns
     }
 
     /// Time by which the stretch in progress may end late, ns. `slo`: the longest stretch, ns.
@@ -809,29 +740,6 @@ mod tests {
             assert!(part <= slowdown * 1.01, "{slowdown}: {part}");
             assert!(account.may_be_lax(), "what was bought is no fault of the stretch model");
         }
-    }
-
-    #[test]
-    fn guesses_are_trusted_less_after_each_surprise_and_more_after_good_stretches() {
-        const BOUND: f64 = 1e6;
-        let mut trust = GuessTrust::default();
-        let mut stretch = |joined: Ns, late: f64| {
-            trust.joined = joined;
-            trust.late_within(joined > 0, late, 1e5, BOUND);
-            trust.within.expect("judged") / BOUND
-        };
-        assert_eq!(stretch(0, 0.0), FIRST_TRUSTED_RATIO * (1.0 + LEAST_GAIN));
-        assert_eq!(stretch(2 * MS, 2e5), 1.0, "half of the work that was late");
-        assert_eq!(stretch(MS / 4, 0.0), 1.0, "too little work to show anything");
-        assert_eq!(stretch(MS, 0.0), 2.0);
-        assert_eq!(stretch(1, 2e5), LEAST_TRUSTED_RATIO);
-        trust.outlasted(3e6, BOUND, 4e6);
-        trust.outlasted(2e6, BOUND, 4e6);
-        assert_eq!(trust.overrun, 3e6);
-        trust.outlasted(BOUND, BOUND, 4e6);
-        assert_eq!(trust.overrun, 3e6 * (1.0 - LEAST_GAIN));
-        trust.outlasted(90e6, BOUND, 4e6);
-        assert_eq!(trust.overrun, 4e6);
     }
 
     #[test]

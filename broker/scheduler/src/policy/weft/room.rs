@@ -2,7 +2,7 @@
 //! Room: the time for which background jobs may use the device, and their work that is still to
 //! run.
 
-use weft_protocol::{Ns, lane::Mode};
+use weft_protocol::Ns;
 
 use super::models::{JobModels, Models};
 use crate::{
@@ -96,11 +96,6 @@ impl<'a> PolicyView<'a> {
         if !job.account.may_be_lax() {
             return 0;
         }
-        // Laxity rests on kernel times. Those of a job without a profile are guesses.
-        let trusted = match client.times.is_empty() {
-            true => job.account.trusted_within(),
-            false => Ns::MAX,
-        };
         let all = self.models.all_until.saturating_sub(self.now);
         // Callers count background work themselves.
         let ours = self.models.device.running(self.now);
@@ -108,7 +103,6 @@ impl<'a> PolicyView<'a> {
             .saturating_add(self.extension(client, job))
             .saturating_sub(self.now)
             .saturating_sub(all.saturating_sub(ours))
-            .min(trusted)
     }
 
     /// The least laxity of all foreground jobs, ns.
@@ -170,16 +164,8 @@ impl<'a> PolicyView<'a> {
         let (promised, switches) = (client.budget.is_promised(), self.state.config.switch_cost > 0);
         match job.account.withholds(promised, switches, self.now) {
             true => Ok(0),
-            false if self.guesses() => Ok(room.saturating_sub(job.account.overrun())),
             false => Ok(room),
         }
-    }
-
-    /// Whether a background job has no profile. Launches of one kernel may differ forty-fold, and
-    /// the device times a kernel rarely.
-    fn guesses(&self) -> bool {
-        let mut jobs = self.state.order.iter().filter_map(|slot| self.job(*slot));
-        jobs.any(|(client, job)| client.mode == Mode::Background && !job.times.is_profiled())
     }
 
     /// End of the time in which a foreground job without a profile may run unknown work: a stretch
