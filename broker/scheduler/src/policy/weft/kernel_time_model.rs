@@ -318,6 +318,8 @@ impl KernelTimeModel {
         let less = short.saturating_mul(counted.first);
         self.less = self.less.saturating_sub(counted.less).saturating_add(less);
         counted.less = less;
+        // A kernel counts as long only if it is so without what may be in its times.
+        let time = time.saturating_sub(short);
         (count > 0 || gpu > 0).then_some(NewLaunches { count, time, gpu })
     }
 
