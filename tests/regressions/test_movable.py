@@ -192,6 +192,12 @@ def stranger(scene, name, mib):
     return job
 
 
+def leave(scene, large):
+    """Lets a stranger end, and waits for it."""
+    (scene.folder / f"{large.name}.ready").unlink()
+    scene.finish(large)
+
+
 def test_memory_that_a_stranger_took_is_awaited_and_nothing_is_lost(scene, movable, keeper):
     job = movable("moves", 150)
     done(scene, "pause", "--evict", job.pid)
@@ -200,8 +206,7 @@ def test_memory_that_a_stranger_took_is_awaited_and_nothing_is_lost(scene, movab
     assert scene.row(job)["eviction"]["obstacle"], scene.row(job)
     # It holds no part of it meanwhile: a block of the job would leave less.
     done(scene, "pause", "--evict", job.pid)
-    (scene.folder / "large.ready").unlink()
-    scene.finish(large)
+    leave(scene, large)
     small = stranger(scene, "small", 220)
     done(scene, "resume", "--timeout", "1s", job.pid, code=124)
     (scene.folder / "small.ready").unlink()
@@ -384,8 +389,7 @@ def test_an_idle_service_outlives_its_broker(scene, service, when, next_broker):
         scene.attached(served.job)
     if when == "waking":
         assert not jobs.wait_until(served.answered, 0.5), served.job.explain()
-        (scene.folder / "large.ready").unlink()
-        scene.finish(large)
+        leave(scene, large)
         served.answer("kernel")
     else:
         served.asks("kernel")
@@ -399,8 +403,7 @@ def test_a_wake_without_room_and_broker_is_bounded(scene, service):
     scene.broker.job.kill()
     assert 2000 <= served.asks("fails")
     assert served.job.stderr().count("could not come back within 2 s") == 1, served.job.explain()
-    (scene.folder / "large.ready").unlink()
-    scene.finish(large)
+    leave(scene, large)
     served.asks("tries")
     right(scene, served.job)
 
@@ -412,8 +415,7 @@ def test_a_service_that_is_killed_while_it_wakes_leaves_nothing(scene, service):
     served.send("kernel")
     assert jobs.wait_until(lambda: served.eviction()["obstacle"], BOUND), served.eviction()
     served.job.kill()
-    (scene.folder / "large.ready").unlink()
-    scene.finish(large)
+    leave(scene, large)
     heir = service("heir", 180)
     heir.asks("kernel")
     right(scene, heir.job)
@@ -429,8 +431,7 @@ def test_a_wake_without_room_is_bounded_and_told(scene, service):
     told = served.job.stderr()
     assert told.count("a call waits for its memory (152 MiB)") == 1, told
     assert told.count("could not come back within 3 s") == 1, told
-    (scene.folder / "large.ready").unlink()
-    scene.finish(large)
+    leave(scene, large)
     assert jobs.wait_until(lambda: served.eviction()["state"] == "device", BOUND), served.eviction()
     served.asks("kernel")
     right(scene, served.job)

@@ -22,7 +22,8 @@ pub struct HistoryRow {
     /// Its name; `None`: the row is from a version of weft without job names.
     #[serde(default)]
     pub name: Option<String>,
-    /// The name that the processes of its job share (`weft run --gang`); `None`: it gave none.
+    /// The name that the processes of its job share, from `weft run` or Slurm's plugin; `None`: it
+    /// gave none.
     #[serde(default)]
     pub gang: Option<String>,
     /// Its last priority, 0 (most important) to 9.

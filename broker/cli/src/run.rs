@@ -122,13 +122,13 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     }
     let defaults = files.variables(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
     let default = |name: &str| defaults.iter().find(|(set, _)| *set == name).map(|(_, value)| value);
-    let backing = match args.backing {
-        Some(backing) => Some(backing),
-        None => std::env::var_os("WEFT_BACKING")
-            .filter(|value| !value.is_empty())
-            .or_else(|| default("WEFT_BACKING").cloned())
-            .and_then(|value| BackingOption::from_str(value.to_str()?.trim(), false).ok()),
+    let variable_or_default = |name: &str| {
+        let own = std::env::var_os(name).filter(|value| !value.is_empty());
+        own.or_else(|| default(name).cloned())?.into_string().ok()
     };
+    let backing = args
+        .backing
+        .or_else(|| BackingOption::from_str(variable_or_default("WEFT_BACKING")?.trim(), false).ok());
     if args.evict_idle.is_some() && backing != Some(BackingOption::Movable) {
         eprintln!("weft: --evict-idle moves movable memory only: add --backing movable");
         return Ok(ExitCode::from(2));
@@ -167,10 +167,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     for warning in &environment.warnings {
         text::warn(warning);
     }
-    let wanted = args
-        .gpu
-        .or_else(|| std::env::var("WEFT_GPU").ok().filter(|text| !text.is_empty()))
-        .or_else(|| default("WEFT_GPU")?.to_str().map(str::to_string));
+    let wanted = args.gpu.or_else(|| variable_or_default("WEFT_GPU"));
     let device = match wanted {
         None => None,
         Some(wanted) => match gpus::choose(&places, &wanted, &wishes, &environment) {

@@ -185,11 +185,13 @@ pub extern "C" fn slurm_spank_job_epilog(spank: *mut c_void, count: c_int, argum
         let Some((job, uid)) = spank.job().zip(spank.uid()) else {
             return DONE;
         };
+        if !settings.kills_leftovers {
+            return DONE;
+        }
         let (proc, gang) = (Path::new("/proc"), job.gang());
         let node = std::env::var("SLURMD_NODENAME").ok();
         let belongs = |pid| leftovers::belongs(proc, pid, uid, &gang, node.as_deref());
-        let all = settings.kills_leftovers.then(|| leftovers::processes(proc));
-        for pid in all.into_iter().flatten() {
+        for pid in leftovers::processes(proc) {
             if belongs(pid) && host::kill(pid, || belongs(pid)) {
                 host::info(&format!("killed process {pid}, which job {} had left behind", job.id));
             }

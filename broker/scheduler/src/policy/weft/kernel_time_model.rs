@@ -158,7 +158,7 @@ type Bounds = (Ns, Ns);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NewLaunches {
     pub count: u64,
-    /// Time of each, ns.
+    /// Time of each, ns, less what may be a switch or another job's work in measured times.
     pub time: Ns,
     /// Their GPU time, ns, less what earlier launches were counted with in excess.
     pub gpu: Ns,
