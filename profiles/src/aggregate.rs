@@ -28,6 +28,23 @@ struct SampledKernel {
     launches: u64,
     time: Sketch,
     gap: Sketch,
+    /// Sums over the samples, ns: how much they may exceed the kernel's times and fall short of
+    /// them.
+    over: Ns,
+    short: Ns,
+}
+
+impl SampledKernel {
+    fn launches(&self) -> u64 {
+        // Launch records may be lost; samples are seldom lost.
+        self.launches.max(self.time.count())
+    }
+
+    /// A sum over the samples as one over all launches, ns.
+    fn of_all(&self, of_samples: Ns) -> Ns {
+        let all = u128::from(of_samples) * u128::from(self.launches()) / u128::from(self.time.count().max(1));
+        Ns::try_from(all).unwrap_or(Ns::MAX)
+    }
 }
 
 impl Aggregator {
@@ -57,6 +74,14 @@ impl Aggregator {
             if let Some(gap) = gap {
                 seen.gap.add(gap.min(MAX_SAMPLE_NS));
             }
+        }
+    }
+
+    /// Adds how much a sample of a kernel may exceed the kernel's time and fall short of it, ns.
+    pub fn sample_error(&mut self, hash: u64, over: Ns, short: Ns) {
+        if let Some(seen) = self.seen(hash) {
+            seen.over = seen.over.saturating_add(over.min(MAX_SAMPLE_NS));
+            seen.short = seen.short.saturating_add(short.min(MAX_SAMPLE_NS));
         }
     }
 
@@ -91,14 +116,18 @@ impl Aggregator {
     /// Makes the run's profile. `taken`: seconds since 1970.
     pub fn finish(self, name: &str, taken: u64) -> Profile {
         let names = self.names;
+        let sum = |of: fn(&SampledKernel) -> Ns| {
+            let each = self.kernels.values().map(|seen| seen.of_all(of(seen)));
+            each.fold(0, Ns::saturating_add)
+        };
+        let (over, short) = (sum(|seen| seen.over), sum(|seen| seen.short));
         let mut kernels: Vec<KernelProfile> = self
             .kernels
             .into_iter()
             .map(|(hash, seen)| KernelProfile {
                 hash,
                 id: names.get(hash).cloned().unwrap_or_else(|| unnamed(hash)),
-                // Launch records may be lost; samples are seldom lost.
-                launches: seen.launches.max(seen.time.count()),
+                launches: seen.launches(),
                 time: seen.time,
                 gap: seen.gap,
             })
@@ -115,6 +144,8 @@ impl Aggregator {
             working_sets: self.working_sets,
             ran: self.ran,
             refined: 0,
+            over,
+            short,
         }
     }
 

@@ -11,6 +11,7 @@
 //! | 3 | run time, after the working sets. A body of version 2 lacks it |
 //! | 4 | another kind of template ([`crate::working_set::Template::Table`], the last). A body of version 3 is one of version 4 without any |
 //! | 5 | number of refining runs, after the run time. A body of version 4 lacks it |
+//! | 6 | the errors of the times, after the refining runs. A body of version 5 lacks them |
 //!
 //! A field is added or changed only with a new version. This build reads old versions and writes
 //! the newest. It checks a decoded body for soundness.
@@ -24,7 +25,7 @@ use crate::{Error, Profile};
 pub const MAGIC: [u8; 8] = *b"weftPROF";
 
 /// Version that this build writes.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 
 /// Oldest version that this build reads.
 pub const OLDEST: u8 = 1;
@@ -37,6 +38,9 @@ const NO_DURATION: u8 = 0;
 
 /// Encoding of no refining run.
 const NOT_REFINED: u8 = 0;
+
+/// Encoding of times without a known error.
+const NO_ERROR: u8 = 0;
 
 /// Largest profile file that is read, bytes: [`crate::MAX_KERNELS`] kernels with names of 400 bytes
 /// and twenty buckets each take about 40 MiB.
@@ -66,9 +70,10 @@ pub fn decode(file: &[u8], path: &Path) -> Result<Profile, Error> {
     let (version, body) = FORMAT.open(file, path)?;
     // Fields that later versions append to this one's body.
     let more: &[u8] = match version {
-        1 => &[NO_WORKING_SETS, NO_DURATION, NOT_REFINED],
-        2 => &[NO_DURATION, NOT_REFINED],
-        3 | 4 => &[NOT_REFINED],
+        1 => &[NO_WORKING_SETS, NO_DURATION, NOT_REFINED, NO_ERROR, NO_ERROR],
+        2 => &[NO_DURATION, NOT_REFINED, NO_ERROR, NO_ERROR],
+        3 | 4 => &[NOT_REFINED, NO_ERROR, NO_ERROR],
+        5 => &[NO_ERROR, NO_ERROR],
         _ => &[],
     };
     let body = match more.is_empty() {
@@ -140,10 +145,10 @@ mod tests {
     #[test]
     fn another_version_is_told() {
         let mut file = encode(&sample(), path()).unwrap();
-        file[8] = 6;
+        file[8] = VERSION + 1;
         assert_eq!(
             decode(&file, path()).unwrap_err().to_string(),
-            "/p/resnet.profile has profile format 6, this weft reads 5: take the profile again with this weft"
+            "/p/resnet.profile has profile format 7, this weft reads 6: take the profile again with this weft"
         );
     }
 
@@ -152,16 +157,18 @@ mod tests {
         let profile = Profile {
             ran: 0,
             refined: 0,
+            over: 0,
+            short: 0,
             ..sample()
         };
         let mut file = encode(&profile, path()).unwrap();
-        for version in [3, 4] {
-            let sealed = FORMAT.seal(version, &file[HEADER_BYTES..file.len() - 1]);
+        for (version, lacks) in [(3, 3), (4, 3), (5, 2)] {
+            let sealed = FORMAT.seal(version, &file[HEADER_BYTES..file.len() - lacks]);
             assert_eq!(decode(&sealed, path()).unwrap(), profile);
         }
-        let second = FORMAT.seal(2, &file[HEADER_BYTES..file.len() - 2]);
+        let second = FORMAT.seal(2, &file[HEADER_BYTES..file.len() - 4]);
         assert_eq!(decode(&second, path()).unwrap(), profile);
-        let old = FORMAT.seal(OLDEST, &file[HEADER_BYTES..file.len() - 3]);
+        let old = FORMAT.seal(OLDEST, &file[HEADER_BYTES..file.len() - 5]);
         assert_eq!(decode(&old, path()).unwrap(), profile);
         // The same bytes under the new version's number end too early.
         file.truncate(HEADER_BYTES);
@@ -187,10 +194,12 @@ mod tests {
         let huge = [253, 0, 0, 0, 0, 0, 0, 0, 16];
         assert!(decode(&with_header(&huge), path()).is_err());
         let mut kernels = body_of(&Profile::default());
+        let errors = [kernels.pop(), kernels.pop()];
+        assert_eq!(errors, [Some(NO_ERROR); 2], "the last fields are the times' errors");
         assert_eq!(
             kernels.pop(),
             Some(NOT_REFINED),
-            "the last field is how many runs refined it"
+            "the one before them is how many runs refined it"
         );
         assert_eq!(kernels.pop(), Some(NO_DURATION), "the one before it how long it ran");
         assert_eq!(

@@ -26,6 +26,7 @@ pub fn to_json(profile: &Profile) -> Value {
         "ran_s": profile.ran as f64 / 1e9,
         "launches": profile.launches(),
         "samples": profile.samples(),
+        "time_error": { "over": profile.over, "short": profile.short },
         "unlisted": profile.unlisted,
         "idle_share": profile.idle_share(),
         "working_sets": working_sets(profile),

@@ -30,7 +30,7 @@ pub mod working_set;
 
 pub use aggregate::Aggregator;
 pub use error::Error;
-pub use profile::{Gpu, KernelProfile, Profile};
+pub use profile::{Gpu, KernelProfile, Profile, TypicalLaunch};
 pub use sketch::Sketch;
 pub use store::{SUFFIX, Store, valid_name};
 

@@ -82,6 +82,22 @@ pub struct Profile {
     pub ran: Ns,
     /// Number of served runs that refined it since stage 1.
     pub refined: u32,
+    /// The most that the estimated device time of all launches exceeds the real one, ns. If the
+    /// host launches slowly, part of a measured time may be the host's.
+    pub over: Ns,
+    /// The most that it falls short of the real one, ns.
+    pub short: Ns,
+}
+
+/// Time of a job's launch, from its profile.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct TypicalLaunch {
+    /// Mean time of the timed kernels' launches, ns.
+    pub time: Ns,
+    /// The most that the profile's times exceed the real ones, as a part of them.
+    pub over: f64,
+    /// The most that they fall short of the real ones, as a part of them.
+    pub short: f64,
 }
 
 impl Profile {
@@ -146,6 +162,11 @@ impl Profile {
 
     /// Expected time of an untimed kernel, ns: the mean launch of timed ones, if any.
     pub fn typical_cost(&self) -> Option<Ns> {
+        Some(self.typical_launch()?.time)
+    }
+
+    /// The same with its errors.
+    pub fn typical_launch(&self) -> Option<TypicalLaunch> {
         let (time, launches) = self.kernels.iter().filter(|kernel| kernel.time.count() > 0).fold(
             (0u128, 0u128),
             |(time, launches), kernel| {
@@ -155,7 +176,12 @@ impl Profile {
                 )
             },
         );
-        (launches > 0).then(|| (time / launches) as Ns)
+        let part = |error: Ns| error as f64 / time.max(1) as f64;
+        (launches > 0).then(|| TypicalLaunch {
+            time: (time / launches) as Ns,
+            over: part(self.over).min(1.0),
+            short: part(self.short),
+        })
     }
 
     /// Part of the sampled time in which the device had none of the job's work, if gaps are known.
@@ -194,6 +220,8 @@ impl Profile {
         self.memory_peak = self.memory_peak.max(other.memory_peak);
         self.ran = self.ran.max(other.ran);
         self.refined = self.refined.saturating_add(other.refined);
+        self.over = self.over.saturating_add(other.over);
+        self.short = self.short.saturating_add(other.short);
         self.unlisted += other.unlisted;
         for kernel in &other.kernels {
             match self.kernels.binary_search_by_key(&kernel.hash, |known| known.hash) {
@@ -295,6 +323,8 @@ pub(crate) mod tests {
             working_sets: Default::default(),
             ran: 90_000_000_000,
             refined: 3,
+            over: 500_000,
+            short: 40_000,
         }
     }
 

@@ -12,6 +12,9 @@ const NAME: usize = 60;
 /// Widest bar of the histogram, in columns.
 const BAR: u64 = 40;
 
+/// Inverse of the part of the device time from which on its error is shown.
+const UNSURE: u64 = 8;
+
 /// Text: heading, the top `limit` kernels by total time, totals, histogram of gaps.
 pub fn table(profile: &Profile, limit: usize) -> String {
     let mut out = String::new();
@@ -100,11 +103,20 @@ fn heading(out: &mut String, profile: &Profile) -> std::fmt::Result {
 fn totals(out: &mut String, profile: &Profile, total: u128) -> std::fmt::Result {
     writeln!(out)?;
     let total = u64::try_from(total).unwrap_or(u64::MAX);
+    let (over, short) = (profile.over.min(total), profile.short);
     writeln!(
         out,
-        "{} kernels, {} on the device in total",
+        "{} kernels, {} on the device in total{}",
         profile.kernels.len(),
-        duration(total)
+        duration(total),
+        match over.max(short) > total / UNSURE {
+            true => format!(
+                " ({} to {}: the host launches more slowly than kernels run)",
+                duration(total - over),
+                duration(total.saturating_add(short))
+            ),
+            false => String::new(),
+        }
     )?;
     if profile.unlisted > 0 {
         writeln!(

@@ -192,18 +192,26 @@ impl SamplerState {
 
     /// Reports a window's samples.
     pub(super) fn tell(&mut self, around: SamplerContext<'_>, window: &EventWindow) {
+        let serves = !around.link.sampling();
         let points: Vec<Point> = window.taken.iter().map(|taken| taken.point).collect();
         for sample in window::samples(&points, self.tick.unwrap_or(0.0)) {
             let (kind, a, b) = match sample.bounds {
-                Some((least, most)) if !around.link.sampling() => (Kind::Between, least, most),
+                Some((least, most)) if serves => (Kind::Between, least, most),
                 _ => (Kind::Sample, sample.time, sample.gap),
             };
             around.link.write(kind, sample.at, sample.kernel, a, b);
+            if let Some((least, most)) = sample.bounds.filter(|_| !serves) {
+                let (over, short) = (sample.time.saturating_sub(least), most.saturating_sub(sample.time));
+                around
+                    .link
+                    .write(Kind::SampleError, sample.at, sample.kernel, over, short);
+                self.told += 1;
+            }
             self.told += 1;
         }
         // The broker reads five times a second anyway; a ring costs the job a system call and, for
         // a while, a core.
-        if around.link.sampling() && self.told >= RING_AT {
+        if !serves && self.told >= RING_AT {
             self.told = 0;
             around.link.fence_and_ring();
         }

@@ -28,6 +28,7 @@
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
+use weft_profiles::TypicalLaunch;
 use weft_protocol::Ns;
 use weft_protocol::lane::MarkedRequests;
 use weft_scheduler::ClientView;
@@ -513,8 +514,8 @@ impl OutcomeBook {
     }
 
     /// The outcome of a client so far, without warnings. `typical`: time of a launch from its
-    /// profile, ns.
-    pub(super) fn outcome(&self, status: &ClientStatus, typical: Option<Ns>) -> Outcome {
+    /// profile.
+    pub(super) fn outcome(&self, status: &ClientStatus, typical: Option<TypicalLaunch>) -> Outcome {
         let sums = self.sums(status.client);
         let whole = self.carried(status.client).map(|earlier| earlier.with(status));
         let status = whole.as_ref().unwrap_or(status);
@@ -524,7 +525,7 @@ impl OutcomeBook {
         let shared = sums.sum.foreground_gpu + sums.sum.background_gpu;
         let mean = match told >= ENOUGH_LAUNCHES && shared > 0 {
             true => Some(shared / told),
-            false => typical,
+            false => typical.map(|launch| launch.time),
         };
         // Launches of an only job are counted but have no times.
         let untold = launches.saturating_sub(told);
@@ -535,12 +536,17 @@ impl OutcomeBook {
         };
         let gpu_ns = gpu_ns.filter(|_| launches > 0);
         // Launches alone are as uncertain as the others.
-        let uncertain = sums.sum.brief.saturating_mul(UNCERTAIN_NS);
-        let least = shared.saturating_sub(sums.sum.at_most as Ns).saturating_sub(uncertain);
+        let brief = sums.sum.brief.saturating_mul(UNCERTAIN_NS);
+        let errors = typical.unwrap_or_default();
+        let timed = if shared > 0 { shared } else { gpu_ns.unwrap_or(0) };
+        let uncertain = |part: f64| brief.max((timed as f64 * part) as Ns);
+        let least = timed
+            .saturating_sub(sums.sum.at_most as Ns)
+            .saturating_sub(uncertain(errors.over));
         let scaled = |of: Ns| {
-            gpu_ns.map(|ns| match shared {
-                0 => ns.saturating_add(of),
-                _ => (ns as f64 * (of as f64 / shared as f64)) as Ns,
+            gpu_ns.map(|ns| match timed {
+                0 => of,
+                _ => (ns as f64 * (of as f64 / timed as f64)) as Ns,
             })
         };
         let (foreground_s, background_s) = (seconds(sums.foreground), seconds(sums.background));
@@ -553,8 +559,8 @@ impl OutcomeBook {
             gpu_ns,
             gpu_least_ns: scaled(least),
             gpu_most_ns: scaled(
-                shared
-                    .saturating_add(uncertain)
+                timed
+                    .saturating_add(uncertain(errors.short))
                     .saturating_add(sums.sum.uncounted as Ns),
             ),
             gpu_shared_ns: shared,
@@ -801,9 +807,16 @@ mod tests {
     #[test]
     fn launches_alone_are_reckoned_like_the_others_or_by_the_profile_or_not() {
         let book = OutcomeBook::default();
+        let typical = Some(TypicalLaunch {
+            time: 50,
+            over: 0.5,
+            short: 2.0,
+        });
         assert_eq!(book.outcome(&status(7), None).gpu_ns, None);
-        assert_eq!(book.outcome(&status(7), Some(50)).gpu_ns, Some(5_000));
-        assert_eq!(book.outcome(&ClientStatus::default(), Some(50)).gpu_ns, None);
+        assert_eq!(book.outcome(&status(7), typical).gpu_ns, Some(5_000));
+        let bounds = book.outcome(&status(7), typical);
+        assert_eq!((bounds.gpu_least_ns, bounds.gpu_most_ns), (Some(2_500), Some(15_000)));
+        assert_eq!(book.outcome(&ClientStatus::default(), typical).gpu_ns, None);
         let mut book = OutcomeBook::default();
         let mut look = snapshot(1);
         add(&mut book, 0, "d", &look);

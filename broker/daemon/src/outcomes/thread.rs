@@ -565,7 +565,7 @@ impl OutcomeThread {
             .loaded
             .as_ref()
             .filter(|_| watched.entry.misfit(1).is_none());
-        let typical = fits.and_then(|profile| profile.typical_cost());
+        let typical = fits.and_then(|profile| profile.typical_launch());
         let mut outcome = self.book.outcome(&status, typical);
         if let Some(earlier) = self.book.carried(client) {
             outcome.requests = carried::requests(&watched.entry.lane.requests, earlier);

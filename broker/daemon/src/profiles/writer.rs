@@ -36,6 +36,8 @@ pub enum Observation {
     Launches(u64, u64),
     /// Kernel, time, gap.
     Sample(u64, Ns, Option<Ns>),
+    /// Kernel, and how much its last sample may exceed its time and fall short of it.
+    SampleError(u64, Ns, Ns),
     /// A launch timed while its job was served, and the time at which. The scheduler adds the
     /// co-runners.
     Served(Timed, Ns),
@@ -284,6 +286,9 @@ impl WriterThread {
                                 job.aggregator.sampled(hash, time, gap);
                                 job.samples += 1;
                                 job.dirty = true;
+                            }
+                            Observation::SampleError(hash, over, short) => {
+                                job.aggregator.sample_error(hash, over, short);
                             }
                             Observation::Served(..) => {}
                         }

@@ -239,6 +239,12 @@ impl LaneWatch {
                 seen.push(Observation::Launches(kernel, record.a));
                 return;
             }
+            Kind::SampleError => {
+                if self.entry.profiling {
+                    seen.push(Observation::SampleError(kernel, record.a, record.b));
+                }
+                return;
+            }
             Kind::Between => {
                 self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
                 if self.entry.refines {

@@ -36,6 +36,9 @@ pub enum Kind {
     /// A serving job's sample of `kernel` of which a large part may be the host's time: `a` = the
     /// least, `b` = the most that the kernel took, ns.
     Between = 10,
+    /// Error of the last stage-1 sample of `kernel` if much of it may be the host's time. `a` = ns
+    /// by which it may exceed the kernel's time, `b` = ns by which it may fall short.
+    SampleError = 11,
 }
 
 /// Stands for a kernel: a memset, or a copy within the device.
@@ -72,6 +75,7 @@ impl Kind {
             8 => Some(Kind::Counted),
             9 => Some(Kind::PartialWait),
             10 => Some(Kind::Between),
+            11 => Some(Kind::SampleError),
             _ => None,
         }
     }

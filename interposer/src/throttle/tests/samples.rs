@@ -85,6 +85,31 @@ fn every_identity_is_sampled_and_the_times_are_right() {
     );
 }
 
+/// The device has ended each kernel before the host records the event after it.
+#[test]
+fn times_that_a_slow_host_hides_have_an_error_that_covers_them() {
+    const KERNEL_NS: u64 = 2_000;
+    const HOST_NS: u64 = 30_000;
+    let (session, mut broker, _time) = profiled();
+    for hash in (1..=4).cycle().take(400) {
+        let step = session.before_launch(kernel(hash, 0xd050));
+        fake::work(KERNEL_NS);
+        played::pass(HOST_NS);
+        session.after_launch(step, 0xd050, 0);
+        fake::catch_up();
+        session.synced(Synced::Context);
+    }
+    let records = broker.records();
+    let of = |kind| records.iter().filter(move |record| record.kind == kind);
+    assert!(of(Kind::SampleError).count() > 0);
+    for sample in of(Kind::Sample) {
+        let error = of(Kind::SampleError).find(|error| error.at == sample.at);
+        let (over, short) = error.map_or((0, 0), |error| (error.a, error.b));
+        let bounds = sample.a.saturating_sub(over)..=sample.a + short;
+        assert!(bounds.contains(&KERNEL_NS), "{sample:?} {error:?}");
+    }
+}
+
 #[test]
 fn no_call_is_made_while_something_captures() {
     let (session, mut broker, _time) = profiled();
