@@ -26,6 +26,9 @@ const HELPER_SLICE: Duration = Duration::from_millis(250);
 /// Sleep of a thread that the device does not know, because too many wait.
 const UNKNOWN_WAITER: Duration = Duration::from_millis(1);
 
+/// Longest wait for the turn to take news.
+const TURN_WAIT: Duration = Duration::from_millis(1);
+
 /// Most ended operations booked at once, so a submitter that waits for room does not wait for a
 /// long poll.
 const HEAP: usize = 256;
@@ -127,14 +130,22 @@ impl Link {
         }
     }
 
-    /// [`Link::poll`], unless another thread has the turn. That may last as long as a large fill;
-    /// nothing behind the fill has ended before it.
-    fn poll_at_once(&self) {
-        if self.usable()
-            && let Some(turn) = self.hearing.begin_at_once()
-        {
-            self.hear(turn);
+    /// [`Link::poll`], but waits at most [`TURN_WAIT`] for a thread that has the turn. It may have
+    /// lost its core, or perform a large fill; nothing behind the fill has ended before it. Returns
+    /// whether all news were taken.
+    fn poll_soon(&self) -> bool {
+        let mut began = None;
+        while self.usable() && !self.hearing.is_mine() {
+            if let Some(turn) = self.hearing.begin_at_once() {
+                self.hear(turn);
+                return true;
+            }
+            if began.get_or_insert_with(Instant::now).elapsed() > TURN_WAIT {
+                return false;
+            }
+            std::thread::yield_now();
         }
+        false
     }
 
     fn hear(&self, _turn: Turn<'_>) {
@@ -208,20 +219,22 @@ impl Link {
         if !self.usable() {
             return Status::Lost;
         }
-        self.poll_at_once();
+        // In this order: the news of all that ended before the device's word are there by then.
+        let pending = self.surely_pending();
+        let heard = self.poll_soon();
         let known = self.known(seq);
-        if known.is_done() || self.hearing.is_mine() || self.surely_pending() {
+        if known.is_done() || self.hearing.is_mine() || (pending && heard) {
             return known;
         }
         let refreshed = self.refresh();
-        self.poll_at_once();
+        self.poll_soon();
         match (self.known(seq), refreshed) {
             (Status::Pending, Err(_)) => Status::Lost,
             (known, _) => known,
         }
     }
 
-    /// Whether nothing of this link can have ended by now, by the device's word.
+    /// Whether nothing of this link can have ended since the device's last word.
     fn surely_pending(&self) -> bool {
         // In this order: see the device's `publish_bound`.
         let taken = self.lane.bound_count.load(Ordering::SeqCst);

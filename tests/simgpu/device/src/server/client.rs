@@ -64,6 +64,8 @@ pub(super) struct Client {
     pub(super) taken: u64,
     /// News reported.
     pub(super) told: u64,
+    /// Last refresh that was asked for before the last records were taken.
+    pub(super) asked: u64,
     /// Last refresh that was served.
     pub(super) refreshed: u64,
     /// Whether it got news since its waiters were last looked at.
@@ -93,6 +95,7 @@ impl Client {
             prompts: VecDeque::new(),
             taken: 0,
             told: 0,
+            asked: 0,
             refreshed: 0,
             has_news: false,
             has_prompt_news: false,

@@ -7,6 +7,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::atomic::Ordering;
 
 use weft_engine::memory::{Pager, Range};
 use weft_engine::{Ns, OpId, Touch as EngineTouch, Work};
@@ -42,6 +43,8 @@ impl DeviceProcess {
                 limits.push(0);
                 continue;
             };
+            // In this order: who asks later may have written records that this turn does not take.
+            client.asked = client.lane.refresh.load(Ordering::SeqCst);
             let written = client.lane.written();
             if written.wrapping_sub(client.taken) > SUBMISSIONS as u64 {
                 client.condemn("more records than there is room for");

@@ -117,7 +117,7 @@ impl DeviceProcess {
                 }
             }
             client.has_news = false;
-            let request = client.lane.refresh.load(Ordering::SeqCst);
+            let request = client.asked;
             if request != client.refreshed {
                 client.refreshed = request;
                 client.publish_bound(&self.engine);
