@@ -170,6 +170,45 @@ fn a_status_is_never_behind_the_time() {
     }
 }
 
+/// Another client keeps the device at work, so most questions come in the middle of its turn.
+#[test]
+fn a_status_is_never_behind_the_time_on_a_busy_device() {
+    const QUESTIONS: usize = 3_000;
+    let place = Place::new();
+    let (link, other) = (place.open(), place.open());
+    let end = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let stream = other.stream(other.context().unwrap(), 0).unwrap();
+            while !end.load(Ordering::Relaxed) {
+                let mut last = Seq::NONE;
+                for _ in 0..200 {
+                    last = other.submit(stream, Op::Marker, Extra::default()).unwrap();
+                }
+                other.wait(last, Some(PATIENCE)).unwrap();
+            }
+        });
+        let stream = link.stream(link.context().unwrap(), 0).unwrap();
+        let mut stale = Vec::new();
+        for _ in 0..QUESTIONS {
+            let seq = link.submit(stream, Op::Marker, Extra::default()).unwrap();
+            let mut pending_at = 0;
+            let times = loop {
+                let asked = link.now();
+                match link.status(seq) {
+                    Status::Pending => pending_at = asked,
+                    status => break times(status),
+                }
+            };
+            if times.end < pending_at {
+                stale.push(pending_at - times.end);
+            }
+        }
+        end.store(true, Ordering::Relaxed);
+        assert!(stale.is_empty(), "answers too old by, ns: {stale:?}");
+    });
+}
+
 #[test]
 fn under_mps_the_more_important_client_goes_first() {
     let place = Place::new();
