@@ -2,53 +2,14 @@
 """A job can get free memory: the memory that a job reads as free, and the memory that undeclared
 jobs do not hold."""
 
-import sys
-
 import pytest
 from fixtures.scene import BOUND
+from fixtures.told import Told
 from harness import jobs, paths
 
 GIB = 1 << 30
 MIB = 1 << 20
 FREE_MEMORY = "admission::tests::free_memory"
-TOLD = paths.ROOT / "tests" / "regressions" / "programs" / "told.py"
-
-
-class Told:
-    """A job that takes and frees memory by written orders."""
-
-    def __init__(self, scene, name, **more):
-        self.scene, self.name, self.asked = scene, name, 0
-        more = {key: str(value) for key, value in more.items()}
-        self.job = scene.job([sys.executable, TOLD, scene.folder, name], name, more=more)
-        self.begun = self.answer()
-        assert self.begun["result"] == 0, self.job.explain()
-
-    def answers(self):
-        return jobs.lines_of(self.scene.folder / f"{self.name}.answers")
-
-    def answer(self):
-        self.asked += 1
-        there = lambda: len(self.answers()) >= self.asked  # noqa: E731
-        came = jobs.wait_until(lambda: there() or not self.job.running(), BOUND)
-        assert came and there(), self.job.explain()
-        return self.answers()[self.asked - 1]
-
-    def tell(self, order):
-        with (self.scene.folder / f"{self.name}.orders").open("a") as out:
-            out.write(f"{order}\n")
-
-    def does(self, order):
-        self.tell(order)
-        return self.answer()
-
-    def take(self, size):
-        return self.does(f"take {size}")
-
-    def reads(self, least):
-        """Waits until it reads this many bytes as free."""
-        enough = lambda: self.does("read")["free"] >= least  # noqa: E731
-        assert jobs.wait_until(enough, BOUND, step=0.1), f"{self.answers()[-1]}\n{self.job.explain()}"
 
 
 def small(scene, **variables):

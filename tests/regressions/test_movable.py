@@ -6,6 +6,7 @@ import json
 import pytest
 from built import compiled
 from fixtures.scene import BOUND, weft
+from fixtures.told import Told
 from harness import jobs
 from harness.bench import evicting
 
@@ -144,6 +145,29 @@ def test_memory_of_a_less_important_job_makes_room_for_one_that_waits(scene, mov
     assert state(equal) == "evicted"
     done(scene, "resume", equal.pid)
     right(scene, low, equal)
+
+
+def test_a_less_important_job_makes_room_for_a_running_one_that_takes_more(scene, movable):
+    low = movable("low", 120, WEFT_PRIORITY="7")
+    # Its first bytes are free. It waits for no job that is as important.
+    equal = Told(scene, "equal", WEFT_PRIORITY="7", WEFT_WAIT="1")
+    assert equal.take(60 * MIB)["result"] == 0, equal.job.explain()
+    assert equal.take(100 * MIB)["result"] == 2, equal.job.explain()
+    assert scene.row(low)["eviction"]["state"] == "device", scene.row(low)
+    equal.tell("end")
+    scene.finish(equal.job)
+    service = Told(scene, "service", WEFT_PRIORITY="0")
+    assert service.take(60 * MIB)["result"] == 0, service.job.explain()
+    assert service.take(100 * MIB)["result"] == 0, service.job.explain()
+    assert scene.row(low)["eviction"]["cause"] == "room", scene.row(low)
+    assert "moves to the host" in low.stderr() and "moves to the host" in service.job.stderr()
+    # All that moves would not be enough, and the most important job does not wait for others' ends.
+    assert service.take(GIB)["result"] == 2, service.job.explain()
+    service.tell("end")
+    scene.finish(service.job)
+    assert jobs.wait_until(lambda: scene.row(low)["eviction"]["state"] == "device", BOUND), scene.row(low)
+    scene.progresses(low)
+    right(scene, low)
 
 
 def test_an_evicted_job_returns_when_its_broker_was_killed(scene, movable):

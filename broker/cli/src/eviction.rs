@@ -141,8 +141,8 @@ fn forget_fixed(wanted: &mut Vec<ClientStatus>) {
 }
 
 /// Orders the evicted ones of these clients to return, without a wait: a job that saves its state
-/// as it ends needs its memory. Prints a line for each.
-pub fn bring_back(places: &Places, clients: impl Iterator<Item = u64>) {
+/// as it ends needs its memory. Prints a line for each. `advice`: the line's end.
+pub fn bring_back(places: &Places, clients: impl Iterator<Item = u64>, advice: &str) {
     let Ok(status) = ask(places) else { return };
     let away = |client: &u64| {
         status
@@ -154,7 +154,7 @@ pub fn bring_back(places: &Places, clients: impl Iterator<Item = u64>) {
     if !clients.is_empty() {
         for client in &clients {
             eprintln!(
-                "weft: client {client} is evicted: if it handles SIGTERM, it ends once its memory is back (--kill-after ends it sooner)"
+                "weft: client {client} is evicted: if it handles SIGTERM, it ends once its memory is back{advice}"
             );
         }
         let _ = admin::ask(places, &Question::Evict { clients, evict: false });

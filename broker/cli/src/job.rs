@@ -152,10 +152,12 @@ fn resume_unattached(word: &str) -> bool {
 pub fn cancel(args: &CancelArgs) -> Result<ExitCode> {
     // A stopped process handles SIGTERM only when it continues.
     let (processes, code) = signal(&args.jobs, &[Signal::TERM, Signal::CONT])?;
-    eviction::bring_back(
-        &Places::of_environment(),
-        processes.iter().map(|process| process.client),
-    );
+    let advice = match args.kill_after {
+        Some(_) => "",
+        None => " (--kill-after ends it sooner)",
+    };
+    let clients = processes.iter().map(|process| process.client);
+    eviction::bring_back(&Places::of_environment(), clients, advice);
     let Some(patience) = args.kill_after else {
         return Ok(code);
     };

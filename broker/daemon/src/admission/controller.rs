@@ -55,6 +55,10 @@ use weft_protocol::control::Wants;
 /// Most lines that a job gets about waits for more memory: it may wait again and again.
 const GROWTH_LINES: u32 = 5;
 
+/// Longest wait inside an allocation for memory that moves to the host, ns: 60 GiB take as long at
+/// 1.1 GB/s, the rate of a slow host.
+const MOVE_PATIENCE_NS: Ns = 60_000_000_000;
+
 /// Interval between two checks of the memory that undeclared jobs hold. A job that lacks memory
 /// causes a check of its own.
 const USAGE_PERIOD_NS: Ns = 100_000_000;
@@ -997,8 +1001,17 @@ impl Controller {
         self.take_back(self.machine.gives_up_for(job, lacks));
         // The most important job does not wait inside an allocation for memory that may never
         // become free.
-        let waits = patience > 0 && !self.growth.has(job);
-        let waits = waits && !(patience == DEFAULT_PATIENCE_NS && self.machine.is_foreground(job));
+        let mut patience = patience;
+        let mut waits = patience > 0 && !self.growth.has(job);
+        if waits && patience == DEFAULT_PATIENCE_NS {
+            match self
+                .room
+                .can_grow(clock::now(), &self.machine, &self.jobs, (job, lacks))
+            {
+                true => patience = MOVE_PATIENCE_NS,
+                false => waits = !self.machine.is_foreground(job),
+            }
+        }
         self.apply(match waits {
             true => Event::GrowsInTime(job, lacks),
             false => Event::Grows(job, lacks),
@@ -1131,7 +1144,7 @@ impl Controller {
                 self.room.refused(job, now);
             }
         }
-        let orders = self.room.check(now, &self.machine, &self.jobs);
+        let orders = self.room.check(now, &self.machine, &self.jobs, &self.growth);
         if let Some((waiting, leave)) = orders.leave {
             let of = |job: Job| self.jobs.gang(job).map_or_else(String::new, Gang::called);
             for (job, bytes) in &leave {

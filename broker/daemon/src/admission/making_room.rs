@@ -2,8 +2,8 @@
 //! Room for a job that waits for memory: movable memory of less important jobs moves to the host,
 //! and returns when there is room again.
 //!
-//! * Only for a job whose need is known, and only if all of it can begin then; or for a job whose
-//!   own memory is about to return.
+//! * Only for a job whose need is known, and only if all of it can begin then; for a job whose own
+//!   memory is about to return; or for a running job that waits for more.
 //! * The fewest jobs, and of those the fewest bytes. No job twice within [`APART_NS`].
 //! * A job returns by the broker's order only if it left for that, and with its declared need.
 //!   `weft pause --evict` stays.
@@ -12,9 +12,10 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
+use super::growth::Growth;
 use super::job_table::{Gang, JobTable};
 use super::member::Member;
-use weft_admission::{Admission, Ask, DeviceId, Job};
+use weft_admission::{Admission, AdmissionView, Ask, DeviceId, Job};
 use weft_protocol::Ns;
 use weft_protocol::eviction::{EvictionCause, EvictionSlot, Residence, evicts};
 
@@ -46,7 +47,7 @@ pub struct RoomOrders {
 
 impl RoomMaking {
     /// Checks all jobs, if it is time.
-    pub fn check(&mut self, now: Ns, machine: &Admission, jobs: &JobTable) -> RoomOrders {
+    pub fn check(&mut self, now: Ns, machine: &Admission, jobs: &JobTable, growth: &Growth) -> RoomOrders {
         let mut orders = RoomOrders::default();
         if now.saturating_sub(self.checked_at) < CHECK_NS {
             return orders;
@@ -57,7 +58,7 @@ impl RoomMaking {
             .map(|(job, _)| job)
             .collect();
         let returns = jobs.members().any(|member| member.returning() > 0);
-        if machine.count().0 == 0 && away.is_empty() && !returns {
+        if machine.count().0 == 0 && away.is_empty() && !returns && growth.is_empty() {
             return orders;
         }
         self.checked_at = now;
@@ -66,46 +67,77 @@ impl RoomMaking {
         if jobs.members().any(|member| leaves(member.eviction())) {
             return orders;
         }
-        orders.leave = self.leaving(now, machine, jobs);
+        let view = machine.view();
+        orders.leave = self.leaving(now, &view, jobs, growth);
         if orders.leave.is_none() {
-            orders.back = fitting(&away, machine, jobs);
+            orders.back = fitting(&away, &view, jobs, growth);
         }
         orders
     }
 
-    /// Room for the first job for which there can be enough: those that return, then those that
-    /// wait to begin.
-    fn leaving(&mut self, now: Ns, machine: &Admission, jobs: &JobTable) -> Option<(Job, Vec<(Job, u64)>)> {
+    /// Whether there can be room for `lacks` more bytes of a running job.
+    pub fn can_grow(&self, now: Ns, machine: &Admission, jobs: &JobTable, (job, lacks): (Job, u64)) -> bool {
         let view = machine.view();
+        let own = view.running.iter().find(|running| running.ask.job == job);
+        own.is_some_and(|own| self.room(now, &view, jobs, (&own.ask, lacks, own.device)).is_some())
+    }
+
+    /// Room for the first job for which there can be enough: those that return, then those that
+    /// wait for more, then those that wait to begin.
+    fn leaving(
+        &mut self,
+        now: Ns,
+        view: &AdmissionView,
+        jobs: &JobTable,
+        growth: &Growth,
+    ) -> Option<(Job, Vec<(Job, u64)>)> {
         let returning = view.running.iter().flat_map(|running| {
             let gang = jobs.gang(running.ask.job);
             let (returns, all) = gang.map_or((0, 0), |gang| (returning(gang), to_return(gang)));
             let needs = [all, returns].into_iter().filter(move |_| returns > 0);
             needs.map(move |needs| (&running.ask, needs, vec![running.device]))
         });
+        let mut growing: Vec<_> = growers(view, growth).collect();
+        growing.sort_by_key(|(ask, ..)| ask.priority);
+        let growing = growing
+            .into_iter()
+            .map(|(ask, lacks, device)| (ask, lacks, vec![device]));
         let known = view.waiting.iter();
         let known = known.filter(|waiter| waiter.lack.is_some() && waiter.capped.is_none() && !waiter.suspended);
         let waiting = known.map(|waiter| (&waiter.ask, waiter.needs, waiter.ask.devices.clone()));
-        for (ask, needs, on) in returning.chain(waiting) {
+        for (ask, needs, on) in returning.chain(growing).chain(waiting) {
             let may = |device: DeviceId| on.is_empty() || on.contains(&device);
-            for (device, _, free) in view.devices.iter().filter(|(device, ..)| may(device.id)) {
-                let lower = |job: &Job| {
-                    let running = view.running.iter().find(|running| running.ask.job == *job);
-                    running.is_some_and(|running| running.ask.priority > ask.priority)
-                };
-                let candidates: Vec<(Job, u64)> = jobs
-                    .on(device.id)
-                    .filter(|(job, _)| lower(job) && self.may_leave(*job, now))
-                    .map(|(job, gang)| (job, gang.members.values().map(gain).sum()))
-                    .filter(|(_, bytes)| *bytes > 0)
-                    .collect();
-                if let Some(chosen) = enough(needs.saturating_sub(*free), &candidates) {
+            for (device, ..) in view.devices.iter().filter(|(device, ..)| may(device.id)) {
+                if let Some(chosen) = self.room(now, view, jobs, (ask, needs, device.id)) {
                     self.ordered.extend(chosen.iter().map(|(job, _)| (*job, now)));
                     return Some((ask.job, chosen));
                 }
             }
         }
         None
+    }
+
+    /// Less important jobs whose memory is enough for these bytes there, with the free ones.
+    /// `None`: there are none, or the bytes are free.
+    fn room(
+        &self,
+        now: Ns,
+        view: &AdmissionView,
+        jobs: &JobTable,
+        (ask, needs, on): (&Ask, u64, DeviceId),
+    ) -> Option<Vec<(Job, u64)>> {
+        let (.., free) = view.devices.iter().find(|(device, ..)| device.id == on)?;
+        let lower = |job: &Job| {
+            let running = view.running.iter().find(|running| running.ask.job == *job);
+            running.is_some_and(|running| running.ask.priority > ask.priority)
+        };
+        let candidates: Vec<(Job, u64)> = jobs
+            .on(on)
+            .filter(|(job, _)| lower(job) && self.may_leave(*job, now))
+            .map(|(job, gang)| (job, gang.members.values().map(gain).sum()))
+            .filter(|(_, bytes)| *bytes > 0)
+            .collect();
+        enough(needs.saturating_sub(*free), &candidates)
     }
 
     /// Whether a job did not leave lately.
@@ -129,8 +161,7 @@ impl RoomMaking {
 }
 
 /// Jobs that left for room and fit again, while no more important job waits.
-fn fitting(away: &[Job], machine: &Admission, jobs: &JobTable) -> Vec<Job> {
-    let view = machine.view();
+fn fitting(away: &[Job], view: &AdmissionView, jobs: &JobTable, growth: &Growth) -> Vec<Job> {
     let mut back = Vec::new();
     for (device, _, free) in &view.devices {
         let mut free = *free;
@@ -148,6 +179,7 @@ fn fitting(away: &[Job], machine: &Admission, jobs: &JobTable) -> Vec<Job> {
             let more_important = |ask: &Ask| ask.priority < running.ask.priority;
             let returns = |other: &Job| jobs.gang(*other).is_some_and(|gang| returning(gang) > 0);
             let waits = view.waiting.iter().any(|waiter| more_important(&waiter.ask))
+                || growers(view, growth).any(|(ask, ..)| more_important(ask))
                 || view
                     .running
                     .iter()
@@ -159,6 +191,14 @@ fn fitting(away: &[Job], machine: &Admission, jobs: &JobTable) -> Vec<Job> {
         }
     }
     back
+}
+
+/// Running jobs that wait for more: request, missing bytes, device.
+fn growers<'a>(view: &'a AdmissionView, growth: &'a Growth) -> impl Iterator<Item = (&'a Ask, u64, DeviceId)> {
+    growth.iter().filter_map(|grower| {
+        let own = view.running.iter().find(|running| running.ask.job == grower.job())?;
+        Some((&own.ask, grower.lacks(), own.device))
+    })
 }
 
 /// Whether an order to leave is being carried out.
