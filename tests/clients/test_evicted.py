@@ -67,6 +67,7 @@ def test_an_idle_model_server_has_the_same_answers_after_its_memory_left(scene):
 
 KINDS = ["torch_train", "torch_graphs", "torch_streams", "torch_matmul", "torch_conv"]
 KINDS += ["torch_attention", "torch_fft", "torch_lstm", "numba_jit", "triton_kernel"]
+KINDS += ["torch_compile", "torch_pinned", "cupy_all"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -31,6 +31,7 @@ use weft_api::history::{HistoryQuery, HistoryRow};
 
 use crate::base::job_end::JobEnd;
 use crate::base::thread_priority::ThreadPriority;
+use weft_api::outcome::Outcome;
 use weft_api::paths::Places;
 use weft_api::recording::JobRecording;
 use weft_api::status::{Ending, Exit};
@@ -386,7 +387,7 @@ fn read_once(path: &Path, query: &HistoryQuery) -> Result<Vec<HistoryRow>, Histo
     let mut rows = file
         .prepare(&format!(
             "SELECT * FROM
-             (SELECT ended_ms, uid, pid, client, priority, command, profile, device, ending, outcome, {newer}, id FROM jobs)
+             (SELECT ended_ms, uid, pid, client, priority, command, profile, device, ending, outcome, {newer}, ran_s, gpu_ns, id FROM jobs)
              WHERE ended_ms >= ?1 AND (?2 IS NULL OR uid = ?2) AND (?4 IS NULL OR gang = ?4) ORDER BY id DESC LIMIT ?3",
         ))
         .map_err(failed)?;
@@ -416,8 +417,12 @@ fn read_once(path: &Path, query: &HistoryQuery) -> Result<Vec<HistoryRow>, Histo
                 signal: row.get(12)?,
                 cancelled: row.get::<_, Option<bool>>(13)?.unwrap_or(false),
             },
-            // Fields of another build are left out.
-            outcome: serde_json::from_str(&outcome).unwrap_or_default(),
+            // Fields of another build are left out. Of a damaged outcome these figures are left.
+            outcome: Outcome {
+                ran_s: row.get(15)?,
+                gpu_ns: row.get::<_, Option<i64>>(16)?.and_then(|ns| u64::try_from(ns).ok()),
+                ..serde_json::from_str(&outcome).unwrap_or_default()
+            },
         })
     });
     found.map_err(failed)?.collect::<Result<_, _>>().map_err(failed)
@@ -466,6 +471,12 @@ fn open(path: &Path, flags: OpenFlags) -> Result<Connection, HistoryError> {
         path: path.to_path_buf(),
         source,
     };
+    if path.is_dir() {
+        return Err(HistoryError::File {
+            path: path.to_path_buf(),
+            source: std::io::ErrorKind::IsADirectory.into(),
+        });
+    }
     let file = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(failed)?;
     file.busy_timeout(BUSY_PATIENCE).map_err(failed)?;
     Ok(file)
@@ -611,7 +622,7 @@ fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_api::outcome::{LatenessSum, Outcome};
+    use weft_api::outcome::LatenessSum;
 
     fn row(number: u64) -> HistoryRow {
         HistoryRow {
@@ -839,6 +850,7 @@ mod tests {
         drop(old);
         let kept = all(&path);
         assert_eq!((kept.len(), kept[0].client, &kept[0].name), (1, 1, &None));
+        assert_eq!(kept[0].outcome.ran_s.to_bits(), 1.5f64.to_bits());
         // The row has no exit code, so the end is not called `well`.
         assert_eq!(kept[0].exit.words(kept[0].ending), "ended");
         // Several threads convert it at once.
