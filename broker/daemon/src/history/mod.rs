@@ -417,7 +417,7 @@ fn read_once(path: &Path, query: &HistoryQuery) -> Result<Vec<HistoryRow>, Histo
                 signal: row.get(12)?,
                 cancelled: row.get::<_, Option<bool>>(13)?.unwrap_or(false),
             },
-            // Fields of another build are left out. Of a damaged outcome these figures are left.
+            // Fields of another build are left out. A damaged outcome keeps these figures.
             outcome: Outcome {
                 ran_s: row.get(15)?,
                 gpu_ns: row.get::<_, Option<i64>>(16)?.and_then(|ns| u64::try_from(ns).ok()),
