@@ -170,6 +170,83 @@ def test_a_less_important_job_makes_room_for_a_running_one_that_takes_more(scene
     right(scene, low)
 
 
+def state(scene, job):
+    return ((scene.row(job) or {}).get("eviction") or {}).get("state")
+
+
+def wants(scene, low, job, size):
+    """Asks for memory until another job leaves for it. The driver refuses while the broker does not
+    know yet how much the contexts take."""
+
+    def leaves():
+        if len(job.answers()) >= job.asked:
+            job.asked += 1
+            job.tell(f"take {size}")
+        return state(scene, low) == "leaving"
+
+    assert jobs.wait_until(leaves, BOUND), f"{job.answers()}\n{job.job.explain()}"
+
+
+@pytest.fixture
+def busy(scene):
+    """A job of low priority with movable memory, and the file that its work waits for to go."""
+    scene.device.settings["SIMGPU_MEMORY"] = str(GIB)
+    scene.broker.start()
+    works, ready = scene.folder / "works", scene.folder / "busy.ready"
+    works.touch()
+    command = [compiled(scene, "movable_kept.c"), "spins", 120, ready, works, scene.running]
+    job = scene.job(command, "busy", more={"WEFT_BACKING": "movable", "WEFT_PRIORITY": "7"})
+    stands(job, ready)
+    return job, works
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["killed", "replaced"])
+def test_a_job_that_left_while_its_broker_changed_comes_back(scene, busy, replaced):
+    low, works = busy
+    service = Told(scene, "service", WEFT_PRIORITY="0")
+    wants(scene, low, service, service.does("read")["free"] + 50 * MIB)
+    if replaced:
+        done(scene, "broker", "--replace", "--background")
+    else:
+        scene.broker.job.kill()
+        scene.broker.start()
+    for job in (low, service.job):
+        scene.attached(job)
+    works.unlink()
+    service.tell("end")
+    scene.finish(service.job)
+    assert jobs.wait_until(lambda: state(scene, low) == "device", BOUND), scene.row(low)
+    right(scene, low)
+
+
+# Three contexts and 600 MiB.
+@pytest.mark.parametrize("movable", [GIB + 768 * MIB], indirect=True, ids=["three jobs"])
+def test_what_left_for_a_growing_job_stays_away_while_it_grows(scene, movable):
+    lows = [movable("small", 70, WEFT_PRIORITY="7"), movable("large", 120, WEFT_PRIORITY="8")]
+    service = Told(scene, "service", WEFT_PRIORITY="0")
+    step = (service.does("read")["free"] + 170 * MIB) // 6
+    # The broker does not know yet how much the contexts take.
+    assert jobs.wait_until(lambda: service.take(step)["result"] == 0, BOUND), service.job.explain()
+    for _ in range(5):
+        took = service.take(step)
+        assert took["result"] == 0, f"{took}\n{service.job.explain()}"
+    assert [state(scene, low) for low in lows] == ["evicted", "evicted"]
+    service.tell("end")
+    scene.finish(service.job)
+    for low in lows:
+        assert jobs.wait_until(lambda: state(scene, low) == "device", BOUND), scene.row(low)  # noqa: B023
+    right(scene, *lows)
+
+
+def test_nothing_moves_for_a_job_that_does_not_wait(scene, movable):
+    low = movable("low", 150, WEFT_PRIORITY="7", WEFT_MEMORY="160MiB")
+    hasty = scene.job([scene.folder / "movable", scene.folder / "never", scene.running, 120], "hasty", more={"WEFT_MEMORY": "480MiB", "WEFT_PRIORITY": "0", "WEFT_WAIT": "no"})
+    assert hasty.wait(BOUND) != 0 and "--no-wait is set" in hasty.stderr(), (hasty.stdout(), hasty.explain())
+    scene.progresses(low)
+    assert state(scene, low) == "device" and "moves to the host" not in low.stderr(), low.explain()
+    right(scene, low)
+
+
 def test_an_evicted_job_returns_when_its_broker_was_killed(scene, movable):
     job = movable("orphan")
     done(scene, "pause", "--evict", job.pid)

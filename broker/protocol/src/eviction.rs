@@ -185,6 +185,13 @@ impl EvictionSlot {
         Residence::from_word(self.residence.load(Ordering::Acquire))
     }
 
+    /// Whether no order of this broker is left to be carried out. A client that moved while its
+    /// broker changed may have answered the old one's order here.
+    pub fn is_answered(&self) -> bool {
+        let order = self.order.load(Ordering::Acquire);
+        order == 0 || order == self.answered.load(Ordering::Acquire)
+    }
+
     /// Why the memory left. Of use only while it is away.
     pub fn cause(&self) -> EvictionCause {
         match self.cause.load(Ordering::Relaxed) {
@@ -209,8 +216,7 @@ impl EvictionSlot {
     /// Whether the client is about to claim memory for its return: it has an order, or a call of
     /// its idle job waits.
     pub fn returns(&self) -> bool {
-        let order = self.order.load(Ordering::Acquire);
-        let ordered = !evicts(order) && order != self.answered.load(Ordering::Acquire);
+        let ordered = !evicts(self.order.load(Ordering::Acquire)) && !self.is_answered();
         ordered || self.wanted.load(Ordering::Acquire) != 0
     }
 
@@ -263,7 +269,8 @@ mod tests {
     #[test]
     fn a_client_returns_by_an_order_or_because_a_call_waits() {
         let slot = EvictionSlot::default();
-        assert!(!slot.returns());
+        slot.answered.store(7, Ordering::Relaxed);
+        assert!(!slot.returns() && slot.is_answered(), "an order of the broker before");
         let evict = slot.give_order(true, EvictionCause::Command);
         assert!(!slot.returns());
         slot.answered.store(evict, Ordering::Relaxed);

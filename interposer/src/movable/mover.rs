@@ -268,7 +268,10 @@ impl MemoryMover {
         let slot = self.slot();
         slot.set_obstacle(obstacle);
         self.publish();
-        slot.answered.store(order, Ordering::Release);
+        // A new broker gave no such order.
+        if self.link.attachment() == self.attachment {
+            slot.answered.store(order, Ordering::Release);
+        }
     }
 
     /// Writes the state into the lane, which may be a new broker's.

@@ -103,8 +103,8 @@ static void *calls(void *running) {
 }
 
 // Work that ends when the file `running` is gone, a minute later at most, while another thread
-// makes calls.
-static void spins(const char *ready, char *running) {
+// makes calls. The process ends when the file `lives` is gone, too, if there is one.
+static void spins(const char *ready, char *running, const char *lives) {
     ptr word_there;
     void *word;
     uint64_t limit = 60000000000ull;
@@ -119,6 +119,7 @@ static void spins(const char *ready, char *running) {
     *(volatile uint32_t *)word = 1;
     MUST(!pthread_join(thread, 0));
     OK(cuStreamSynchronize(stream));
+    while (lives && access(lives, F_OK) == 0) usleep(1000);
 }
 
 int main(int count, char **arguments) {
@@ -142,7 +143,7 @@ int main(int count, char **arguments) {
         MUST(count >= 5);
         make();
         OK(cuMemAlloc_v2(&memory, strtoull(arguments[2], 0, 10) * MIB));
-        if (!strcmp(arguments[1], "spins")) spins(arguments[3], arguments[4]);
+        if (!strcmp(arguments[1], "spins")) spins(arguments[3], arguments[4], arguments[5]);
         else stand(arguments[3], arguments[4]);
         OK(cuMemFree_v2(memory));
     }

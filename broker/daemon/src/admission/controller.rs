@@ -1006,7 +1006,7 @@ impl Controller {
         if waits && patience == DEFAULT_PATIENCE_NS {
             match self
                 .room
-                .can_grow(clock::now(), &self.machine, &self.jobs, (job, lacks))
+                .can_grow(clock::now(), &self.machine, &self.jobs, &self.growth, (job, lacks))
             {
                 true => patience = MOVE_PATIENCE_NS,
                 false => waits = !self.machine.is_foreground(job),
@@ -1020,8 +1020,10 @@ impl Controller {
             matches!(decision, Decision::Grant { job: of, .. } | Decision::Deny { job: of, .. } if *of == job)
         });
         // First in line, because the decision is for this request; a sibling may wait already.
-        self.growth
-            .push_first(Grower::new(client, job, (bytes, lacks), clock::now(), patience));
+        let grower = Grower::new(client, job, (bytes, lacks), clock::now(), patience);
+        // A job whose memory returns prints its own lines.
+        let returns = self.jobs.member(client).is_some_and(Member::has_evicted);
+        self.growth.push_first(grower.quiet(returns));
         if let Some(member) = self.jobs.member(client).filter(|_| !decided) {
             member.show_growing();
         }

@@ -46,6 +46,14 @@ impl Grower {
         }
     }
 
+    /// Gives its user no line, if `quiet`.
+    pub fn quiet(self, quiet: bool) -> Grower {
+        Grower {
+            told: self.told || quiet,
+            ..self
+        }
+    }
+
     pub fn client(&self) -> u64 {
         self.client
     }

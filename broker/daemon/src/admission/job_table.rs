@@ -116,11 +116,12 @@ impl Gang {
         self.members.values().for_each(|member| member.say(line));
     }
 
-    /// Its name, or the number of one of its processes.
+    /// Its job's name, or the number of one of its processes.
     pub fn called(&self) -> String {
-        match (self.name.is_empty(), self.members.values().next()) {
-            (true, Some(member)) => format!("process {}", member.entry().pid),
-            _ => self.name.clone(),
+        match self.members.values().next().map(Member::entry) {
+            Some(entry) if entry.name.is_empty() => format!("process {}", entry.pid),
+            Some(entry) => entry.name.clone(),
+            None => self.name.clone(),
         }
     }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use super::growth::Growth;
 use super::job_table::{Gang, JobTable};
 use super::member::Member;
-use weft_admission::{Admission, AdmissionView, Ask, DeviceId, Job};
+use weft_admission::{Admission, AdmissionView, Ask, DeviceId, Job, RunningView};
 use weft_protocol::Ns;
 use weft_protocol::eviction::{EvictionCause, EvictionSlot, Residence, evicts};
 
@@ -25,6 +25,13 @@ const APART_NS: Ns = 600_000_000_000;
 /// Time after which a job that refused is asked again, ns.
 const AGAIN_NS: Ns = 10_000_000_000;
 
+/// Time for which nothing returns after a more important job took more, ns: a job mostly grows in
+/// steps.
+const GROWN_NS: Ns = 30_000_000_000;
+
+/// Wait before a newcomer gets room, ns: one that does not wait (`--no-wait`) has left by then.
+const NEWCOMER_NS: Ns = 500_000_000;
+
 /// Interval of checks, ns.
 const CHECK_NS: Ns = 250_000_000;
 
@@ -33,6 +40,8 @@ const CHECK_NS: Ns = 250_000_000;
 pub struct RoomMaking {
     /// When jobs were ordered to leave.
     ordered: HashMap<Job, Ns>,
+    /// When running jobs last waited for more.
+    grown: HashMap<Job, Ns>,
     checked_at: Ns,
 }
 
@@ -63,6 +72,9 @@ impl RoomMaking {
         }
         self.checked_at = now;
         self.ordered.retain(|job, _| jobs.gang(*job).is_some());
+        self.grown.extend(growth.iter().map(|grower| (grower.job(), now)));
+        self.grown
+            .retain(|job, at| jobs.gang(*job).is_some() && now.saturating_sub(*at) < GROWN_NS);
         // One move at a time: its result changes what is free.
         if jobs.members().any(|member| leaves(member.eviction())) {
             return orders;
@@ -70,16 +82,37 @@ impl RoomMaking {
         let view = machine.view();
         orders.leave = self.leaving(now, &view, jobs, growth);
         if orders.leave.is_none() {
-            orders.back = fitting(&away, &view, jobs, growth);
+            orders.back = self.fitting(&away, &view, jobs);
         }
         orders
     }
 
-    /// Whether there can be room for `lacks` more bytes of a running job.
-    pub fn can_grow(&self, now: Ns, machine: &Admission, jobs: &JobTable, (job, lacks): (Job, u64)) -> bool {
+    /// Whether there can be room for `lacks` more bytes of a running job, with the memory that is
+    /// leaving, and with others that wait for more.
+    pub fn can_grow(
+        &mut self,
+        now: Ns,
+        machine: &Admission,
+        jobs: &JobTable,
+        growth: &Growth,
+        (job, lacks): (Job, u64),
+    ) -> bool {
         let view = machine.view();
-        let own = view.running.iter().find(|running| running.ask.job == job);
-        own.is_some_and(|own| self.room(now, &view, jobs, (&own.ask, lacks, own.device)).is_some())
+        let Some(own) = view.running.iter().find(|running| running.ask.job == job) else {
+            return false;
+        };
+        let others = growers(&view, growth).filter(|(ask, _, device)| ask.job != job && *device == own.device);
+        let all = others.map(|(_, lacks, _)| lacks).sum::<u64>().saturating_add(lacks);
+        let leaving: u64 = jobs.on(own.device).map(|(_, gang)| leaving(gang)).sum();
+        let rest = all.saturating_sub(leaving);
+        let mut devices = view.devices.iter();
+        let free = devices.find(|(device, ..)| device.id == own.device);
+        let is_enough = leaving > 0 && free.is_some_and(|(.., free)| rest <= *free);
+        let can = is_enough || self.room(now, &view, jobs, (&own.ask, rest, own.device)).is_some();
+        if can {
+            self.grown.insert(job, now);
+        }
+        can
     }
 
     /// Room for the first job for which there can be enough: those that return, then those that
@@ -103,6 +136,7 @@ impl RoomMaking {
             .into_iter()
             .map(|(ask, lacks, device)| (ask, lacks, vec![device]));
         let known = view.waiting.iter();
+        let known = known.filter(|waiter| now.saturating_sub(waiter.arrived) >= NEWCOMER_NS);
         let known = known.filter(|waiter| waiter.lack.is_some() && waiter.capped.is_none() && !waiter.suspended);
         let waiting = known.map(|waiter| (&waiter.ask, waiter.needs, waiter.ask.devices.clone()));
         for (ask, needs, on) in returning.chain(growing).chain(waiting) {
@@ -154,43 +188,44 @@ impl RoomMaking {
         }
     }
 
+    /// Jobs that left for room and fit again, while no more important job waits or has just grown.
+    fn fitting(&self, away: &[Job], view: &AdmissionView, jobs: &JobTable) -> Vec<Job> {
+        let mut back = Vec::new();
+        for (device, _, free) in &view.devices {
+            let mut free = *free;
+            let mut on_device: Vec<_> = view
+                .running
+                .iter()
+                .filter(|running| running.device == device.id && away.contains(&running.ask.job))
+                .collect();
+            on_device.sort_by_key(|running| running.ask.priority);
+            for running in on_device {
+                let Some(gang) = jobs.gang(running.ask.job) else {
+                    continue;
+                };
+                let needs = to_return(gang);
+                let more_important = |ask: &Ask| ask.priority < running.ask.priority;
+                let grows = |other: &RunningView| other.device == device.id && self.grown.contains_key(&other.ask.job);
+                let returns = |other: &Job| jobs.gang(*other).is_some_and(|gang| returning(gang) > 0);
+                let waits = view.waiting.iter().any(|waiter| more_important(&waiter.ask))
+                    || view
+                        .running
+                        .iter()
+                        .filter(|other| more_important(&other.ask))
+                        .any(|other| returns(&other.ask.job) || grows(other));
+                if !waits && needs <= free {
+                    free -= needs;
+                    back.push(running.ask.job);
+                }
+            }
+        }
+        back
+    }
+
     /// Jobs that were ordered to leave.
     pub fn ordered(&self) -> Vec<Job> {
         self.ordered.keys().copied().collect()
     }
-}
-
-/// Jobs that left for room and fit again, while no more important job waits.
-fn fitting(away: &[Job], view: &AdmissionView, jobs: &JobTable, growth: &Growth) -> Vec<Job> {
-    let mut back = Vec::new();
-    for (device, _, free) in &view.devices {
-        let mut free = *free;
-        let mut on_device: Vec<_> = view
-            .running
-            .iter()
-            .filter(|running| running.device == device.id && away.contains(&running.ask.job))
-            .collect();
-        on_device.sort_by_key(|running| running.ask.priority);
-        for running in on_device {
-            let Some(gang) = jobs.gang(running.ask.job) else {
-                continue;
-            };
-            let needs = to_return(gang);
-            let more_important = |ask: &Ask| ask.priority < running.ask.priority;
-            let returns = |other: &Job| jobs.gang(*other).is_some_and(|gang| returning(gang) > 0);
-            let waits = view.waiting.iter().any(|waiter| more_important(&waiter.ask))
-                || growers(view, growth).any(|(ask, ..)| more_important(ask))
-                || view
-                    .running
-                    .iter()
-                    .any(|other| more_important(&other.ask) && returns(&other.ask.job));
-            if !waits && needs <= free {
-                free -= needs;
-                back.push(running.ask.job);
-            }
-        }
-    }
-    back
 }
 
 /// Running jobs that wait for more: request, missing bytes, device.
@@ -204,14 +239,20 @@ fn growers<'a>(view: &'a AdmissionView, growth: &'a Growth) -> impl Iterator<Ite
 /// Whether an order to leave is being carried out.
 fn leaves(slot: &EvictionSlot) -> bool {
     let order = slot.order.load(Ordering::Acquire);
-    slot.residence() != Residence::Fixed && evicts(order) && order != slot.answered.load(Ordering::Acquire)
+    slot.residence() != Residence::Fixed && evicts(order) && !slot.is_answered()
 }
 
 /// Whether its memory left to make room, and has no order to return.
 fn left_for_room(member: &Member) -> bool {
     let slot = member.eviction();
-    let answered = slot.order.load(Ordering::Acquire) == slot.answered.load(Ordering::Acquire);
-    slot.residence() == Residence::Evicted && slot.cause() == EvictionCause::Room && answered
+    slot.residence() == Residence::Evicted && slot.cause() == EvictionCause::Room && slot.is_answered()
+}
+
+/// Bytes of a job that are about to leave or have just left: others do not have them yet.
+fn leaving(gang: &Gang) -> u64 {
+    let members = gang.members.values();
+    let leaving = members.filter(|member| leaves(member.eviction()) || left_for_room(member));
+    leaving.map(given).sum()
 }
 
 /// Bytes of a job that are about to return.
@@ -229,14 +270,21 @@ fn to_return(gang: &Gang) -> u64 {
 
 /// Bytes that others get if this client's movable memory leaves.
 fn gain(member: &Member) -> u64 {
-    let slot = member.eviction();
-    let movable = slot.movable.load(Ordering::Relaxed);
-    match slot.residence() {
-        Residence::Device if movable > 0 => {
-            let stays = member.held().saturating_sub(movable);
-            member.quota().saturating_sub(stays)
-        }
+    match member.eviction().residence() {
+        Residence::Device => given(member),
         _ => 0,
+    }
+}
+
+/// Quota of a client beyond its memory that does not move.
+fn given(member: &Member) -> u64 {
+    let (held, evicted) = (member.held(), member.eviction().evicted.load(Ordering::Relaxed));
+    let movable = member.eviction().movable.load(Ordering::Relaxed);
+    match movable {
+        0 => 0,
+        _ => member
+            .quota()
+            .saturating_sub(held.saturating_sub(movable.saturating_sub(evicted))),
     }
 }
 

@@ -208,8 +208,7 @@ impl Member {
     pub fn take_of_evicted(&self) -> u64 {
         let slot = &self.entry.lane.eviction;
         let away = slot.residence() == Residence::Evicted && slot.evicted.load(Ordering::Relaxed) > 0;
-        let answered = slot.order.load(Ordering::Acquire) == slot.answered.load(Ordering::Acquire);
-        if !away || !answered || slot.returns() || self.quota() <= 1 {
+        if !away || !slot.is_answered() || slot.returns() || self.quota() <= 1 {
             return 0;
         }
         let given = self.give_back(0, u64::MAX);
