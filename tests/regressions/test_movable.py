@@ -2,6 +2,7 @@
 """Jobs whose device memory moves to the host and back (`weft pause --evict`, `weft resume`)."""
 
 import json
+import time
 
 import pytest
 from built import compiled
@@ -61,6 +62,10 @@ def right(scene, *those):
         scene.finish(job)
 
 
+def state(scene, job):
+    return ((scene.row(job) or {}).get("eviction") or {}).get("state")
+
+
 def done(scene, *words, code=0):
     ended = weft(scene, *words)
     assert ended.returncode == code, f"{words}: {ended}"
@@ -117,9 +122,6 @@ def test_a_second_job_uses_the_memory_of_an_evicted_one(scene, movable):
 @pytest.mark.parametrize("movable", [4 * GIB], indirect=True, ids=["three jobs"])
 @pytest.mark.parametrize("kill", [False, True], ids=["one broker", "broker killed"])
 def test_memory_of_a_less_important_job_makes_room_for_one_that_waits(scene, movable, kill):
-    def state(job):
-        return (scene.row(job)["eviction"] or {}).get("state")
-
     low = movable("low", 70, WEFT_MEMORY="2000MiB", WEFT_PRIORITY="7")
     equal = movable("equal", 40, WEFT_MEMORY="500MiB", WEFT_PRIORITY="2")
     ends = scene.folder / "service.running"
@@ -129,20 +131,20 @@ def test_memory_of_a_less_important_job_makes_room_for_one_that_waits(scene, mov
     service = scene.job([scene.folder / "movable", ready, ends, 70], "service", more=own)
     # It begins while the others live.
     stands(service, ready)
-    assert [state(job) for job in (low, equal)] == ["evicted", "device"]
+    assert [state(scene, job) for job in (low, equal)] == ["evicted", "device"]
     assert "moves to the host" in low.stderr() and "moves to the host" in service.stderr()
     if kill:
         scene.broker.job.kill()
         scene.broker.start()
         for job in (low, equal, service):
             scene.attached(job)
-        assert jobs.wait_until(lambda: state(low) == "evicted", BOUND), scene.row(low)
+        assert jobs.wait_until(lambda: state(scene, low) == "evicted", BOUND), scene.row(low)
     # An order by hand is kept, and the end of the service brings the other one back.
     done(scene, "pause", "--evict", equal.pid)
     ends.unlink()
     scene.finish(service)
-    assert jobs.wait_until(lambda: state(low) == "device", BOUND), scene.row(low)
-    assert state(equal) == "evicted"
+    assert jobs.wait_until(lambda: state(scene, low) == "device", BOUND), scene.row(low)
+    assert state(scene, equal) == "evicted"
     done(scene, "resume", equal.pid)
     right(scene, low, equal)
 
@@ -170,10 +172,6 @@ def test_a_less_important_job_makes_room_for_a_running_one_that_takes_more(scene
     assert jobs.wait_until(lambda: scene.row(low)["eviction"]["state"] == "device", BOUND), scene.row(low)
     scene.progresses(low)
     right(scene, low)
-
-
-def state(scene, job):
-    return ((scene.row(job) or {}).get("eviction") or {}).get("state")
 
 
 def looks(scene):
@@ -219,10 +217,12 @@ def test_what_left_for_a_growing_job_stays_away_while_it_grows(scene, movable):
     lows = [movable("small", 70, WEFT_PRIORITY="7"), movable("large", 120, WEFT_PRIORITY="8")]
     service = Told(scene, "service", WEFT_PRIORITY="0")
     looks(scene)
-    step = (service.does("read")["free"] + 170 * MIB) // 6
-    for _ in range(6):
+    # Small leaves, then large. Then small would fit again, and the last step would not.
+    for step in (service.does("read")["free"] + 30 * MIB, 60 * MIB, 60 * MIB):
         took = service.take(step)
         assert took["result"] == 0, f"{took}\n{service.job.explain()}"
+        # Several looks of the broker.
+        time.sleep(1)
     assert [state(scene, low) for low in lows] == ["evicted", "evicted"]
     service.tell("end")
     scene.finish(service.job)
