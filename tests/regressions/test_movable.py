@@ -54,6 +54,16 @@ def keeper(scene):
     return start
 
 
+def working(scene, mib, **more):
+    """A job of priority 7 whose memory leaves once its work has ended, and the file of its work."""
+    works, ready = scene.folder / "works", scene.folder / "low.ready"
+    works.touch()
+    command = [compiled(scene, "movable_kept.c"), "spins", mib, ready, works, scene.running]
+    low = scene.job(command, "low", more={"WEFT_BACKING": "movable", "WEFT_PRIORITY": "7", **more})
+    stands(low, ready)
+    return low, works
+
+
 def right(scene, *those):
     scene.running.unlink()
     for job in those:
@@ -159,7 +169,6 @@ def test_a_less_important_job_makes_room_for_a_running_one_that_takes_more(scene
     equal.tell("end")
     scene.finish(equal.job)
     service = Told(scene, "service", WEFT_PRIORITY="0")
-    looks(scene)
     assert service.take(60 * MIB)["result"] == 0, service.job.explain()
     assert service.take(100 * MIB)["result"] == 0, service.job.explain()
     assert scene.row(low)["eviction"]["cause"] == "room", scene.row(low)
@@ -174,11 +183,86 @@ def test_a_less_important_job_makes_room_for_a_running_one_that_takes_more(scene
     right(scene, low)
 
 
-def looks(scene):
-    """Lets the broker look at what the jobs' contexts take: it looks while a job waits."""
-    command = [scene.folder / "movable", scene.folder / "never", scene.running, 400]
-    waits = scene.job(command, "waits", more={"WEFT_MEMORY": "500MiB", "WEFT_PRIORITY": "9", "WEFT_WAIT": "1"})
-    assert waits.wait(BOUND) != 0, waits.explain()
+# Three contexts and 600 MiB.
+@pytest.mark.parametrize("movable", [GIB + 768 * MIB], indirect=True, ids=["three jobs"])
+def test_memory_that_the_driver_refuses_is_made_room_for(scene, movable):
+    low = movable("low", 70, WEFT_PRIORITY="7")
+    service = Told(scene, "service", WEFT_PRIORITY="0")
+    # The broker has not seen it.
+    large = stranger(scene, "large", 60)
+    free = service.does("read")["free"]
+    took = service.take(free + 30 * MIB)
+    assert took["result"] == 0, f"{took}\n{service.job.explain()}"
+    assert scene.row(low)["eviction"]["cause"] == "room", scene.row(low)
+    service.tell("end")
+    scene.finish(service.job)
+    leave(scene, large)
+    assert jobs.wait_until(lambda: state(scene, low) == "device", BOUND), scene.row(low)
+    right(scene, low)
+
+
+def test_two_jobs_that_grow_wait_for_memory_that_leaves(scene):
+    scene.device.settings["SIMGPU_MEMORY"] = str(2 * GIB)
+    scene.broker.start()
+    low, works = working(scene, 400)
+    other, service = Told(scene, "other", WEFT_PRIORITY="2"), Told(scene, "service", WEFT_PRIORITY="0")
+    assert service.take(service.does("read")["free"] - 100 * MIB)["result"] == 0, service.job.explain()
+    other.tell(f"take {160 * MIB}")
+    assert jobs.wait_until(lambda: state(scene, low) == "leaving", BOUND), scene.row(low)
+    service.tell(f"take {160 * MIB}")
+    answered = lambda: len(service.answers()) > service.asked  # noqa: E731
+    assert not jobs.wait_until(answered, 1.0), f"{service.answers()}\n{service.job.explain()}"
+    works.unlink()
+    for job in (service, other):
+        took = job.answer()
+        assert took["result"] == 0, f"{took}\n{job.job.explain()}"
+    for job in (service, other):
+        job.tell("end")
+        scene.finish(job.job)
+    right(scene, low)
+
+
+def test_a_refused_allocation_leaves_the_job_no_larger_share(scene):
+    scene.device.settings["SIMGPU_MEMORY"] = str(2 * GIB)
+    scene.broker.start()
+    greedy = Told(scene, "greedy")
+    large = stranger(scene, "large", 200)
+    free = greedy.does("read")["free"]
+    for _ in range(5):
+        assert greedy.take(free + 60 * MIB)["result"] == 2, greedy.job.explain()
+    assert greedy.take(free - 20 * MIB)["result"] == 0, greedy.job.explain()
+    queue = json.loads(weft(scene, "queue", "--json").stdout)
+    (row,), (device,) = queue["running"], queue["devices"]
+    assert row["share"] - row["held"] - device["context"] < 32 * MIB, (row, device)
+    leave(scene, large)
+    greedy.tell("end")
+    scene.finish(greedy.job)
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["killed", "replaced"])
+def test_a_job_that_waits_for_more_asks_the_next_broker(scene, replaced):
+    scene.device.settings["SIMGPU_MEMORY"] = str(GIB)
+    scene.broker.start()
+    low, works = working(scene, 120)
+    service = Told(scene, "service", WEFT_PRIORITY="0")
+    free = service.does("read")["free"]
+    service.tell(f"take {free + 60 * MIB}")
+    assert jobs.wait_until(lambda: state(scene, low) == "leaving", BOUND), f"{service.answers()} {scene.row(low)}\n{service.job.explain()}"
+    if replaced:
+        done(scene, "broker", "--replace", "--background")
+    else:
+        scene.broker.job.kill()
+        scene.broker.start()
+    for job in (low, service.job):
+        scene.attached(job)
+    assert jobs.wait_until(lambda: state(scene, low) == "leaving", BOUND), f"{service.answers()}\n{service.job.explain()}"
+    works.unlink()
+    took = service.answer()
+    assert took["result"] == 0, f"{took}\n{service.job.explain()}"
+    service.tell("end")
+    scene.finish(service.job)
+    assert jobs.wait_until(lambda: state(scene, low) == "device", BOUND), scene.row(low)
+    right(scene, low)
 
 
 # Three contexts and 2.9 GB, which the declared needs divide.
@@ -186,12 +270,7 @@ def looks(scene):
 def test_a_job_that_left_while_its_broker_changed_comes_back(scene, replaced):
     scene.device.settings["SIMGPU_MEMORY"] = str(4 * GIB)
     scene.broker.start()
-    # Its memory leaves once its work has ended.
-    works, ready = scene.folder / "works", scene.folder / "low.ready"
-    works.touch()
-    command = [compiled(scene, "movable_kept.c"), "spins", 120, ready, works, scene.running]
-    low = scene.job(command, "low", more={"WEFT_BACKING": "movable", "WEFT_MEMORY": "2400MiB", "WEFT_PRIORITY": "7"})
-    stands(low, ready)
+    low, works = working(scene, 120, WEFT_MEMORY="2400MiB")
     ends, ready = scene.folder / "service.running", scene.folder / "service.ready"
     ends.touch()
     command = [compiled(scene, "movable.c"), ready, ends, 70]
@@ -216,7 +295,6 @@ def test_a_job_that_left_while_its_broker_changed_comes_back(scene, replaced):
 def test_what_left_for_a_growing_job_stays_away_while_it_grows(scene, movable):
     lows = [movable("small", 70, WEFT_PRIORITY="7"), movable("large", 120, WEFT_PRIORITY="8")]
     service = Told(scene, "service", WEFT_PRIORITY="0")
-    looks(scene)
     # Small leaves, then large. Then small would fit again, and the last step would not.
     for step in (service.does("read")["free"] + 30 * MIB, 60 * MIB, 60 * MIB):
         took = service.take(step)

@@ -104,16 +104,21 @@ fn render(queue: &Queue, verbose: bool, width: usize) -> Vec<PageLine> {
         page.extend([say(String::new()), say("waiting:".to_string())]);
         page.extend(rows(waiting_columns(&queue.waiting, verbose)));
         page.extend(queue.waiting.iter().map(|row| {
-            let who = match row.name.is_empty() {
-                true => format!("process {}", row.pid),
-                false => format!("{} ({})", row.name, row.pid),
-            };
+            let who = named(&row.name, row.pid);
             say(format!("{}. {who}: {}", row.position, row.reason))
         }));
     }
     if !queue.running.is_empty() {
         page.extend([say(String::new()), say("have memory:".to_string())]);
         page.extend(rows(running_columns(&queue.running, verbose)));
+        let growing = queue.running.iter().filter(|row| row.waits_for > 0);
+        page.extend(growing.map(|row| {
+            say(format!(
+                "{} waits for {} more, inside a call",
+                named(&row.name, row.pid),
+                text::size(row.waits_for)
+            ))
+        }));
     }
     if !queue.weights.is_empty() {
         let weights = queue.weights.iter();
@@ -152,6 +157,14 @@ fn render(queue: &Queue, verbose: bool, width: usize) -> Vec<PageLine> {
         }
     }
     page
+}
+
+/// A job by name, or by process if its name is not known.
+fn named(name: &str, pid: u32) -> String {
+    match name.is_empty() {
+        true => format!("process {pid}"),
+        false => format!("{name} ({pid})"),
+    }
 }
 
 /// Columns of waiting jobs. The reasons are sentences, so they stand below the table.
@@ -259,6 +272,7 @@ mod tests {
             held: 11 << 30,
             memory: "managed: did not fit".to_string(),
             clients: vec![1, 2],
+            waits_for: 3 << 30,
             ..RunningRow::default()
         };
         let learnt = LearntRow {
@@ -293,6 +307,7 @@ mod tests {
                     width < 200 || has(&["4000000", "train.py --lr 3", "managed: did not fit"]),
                     "{width}: {page}"
                 );
+                assert!(has(&["(1234568) waits for 3.00 GiB more"]), "{width}: {page}");
                 assert_eq!(has(&["admitted so far"]), verbose, "{page}");
                 assert_eq!(has(&["2 more: weft queue -v"]), !verbose, "{page}");
                 assert!(

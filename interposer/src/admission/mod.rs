@@ -141,6 +141,18 @@ pub struct DeviceAdmission {
     turned_away: AtomicBool,
 }
 
+/// Answer to a request for more quota.
+#[derive(Debug, Clone, Copy)]
+enum GrowthAnswer {
+    /// The quota, bytes. 0: nothing is counted.
+    Quota(u64),
+    Denied,
+    /// No broker answers. A job that waited goes on for `patience` ns from its first request on.
+    Lost {
+        patience: Ns,
+    },
+}
+
 /// The right to take device memory. Its drop undoes the unused part.
 #[derive(Debug, Default)]
 #[must_use]
@@ -477,6 +489,44 @@ impl DeviceAdmission {
         grant
     }
 
+    /// Reports that the driver refused `bytes` within the quota, because fewer are free. Returns
+    /// whether the broker has taken that into account. A declared job keeps its quota.
+    pub fn report_refusal(&self, link: &BrokerLink, bytes: u64, ask: impl FnOnce() -> Option<u64>) -> bool {
+        let admission_slot = &link.lane.admission_slot;
+        let attachment = link.attachment();
+        let is_asked = || self.attached(link) && link.attachment() == attachment;
+        if self.is_declared(link) || admission_slot.quota.load(Ordering::Acquire) == 0 || !is_asked() {
+            return false;
+        }
+        let Some(free) = ask().filter(|free| *free < bytes) else {
+            return false;
+        };
+        // The slot has room for one answer. Another thread's request reports as much.
+        if self.growing.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        let _turn = GrowthTurn(&self.growing);
+        let answers = admission_slot.answers.load(Ordering::Acquire);
+        if !link.messages.put(ToBroker::Refused { free }) {
+            return false;
+        }
+        let mut beat = HeartbeatWatch::new(admission_slot, clock::now());
+        while admission_slot.answers.load(Ordering::Acquire) == answers {
+            let now = clock::now();
+            beat.update(admission_slot, now);
+            if beat.no_answer(now) || !is_asked() {
+                return false;
+            }
+            let _ = futex::wait(
+                &admission_slot.answers,
+                Flags::empty(),
+                answers,
+                Some(&clock::timespec(POLL_NS)),
+            );
+        }
+        is_asked()
+    }
+
     /// The grant for a context's own memory, which no quota bounds.
     pub fn reserve_context(&'static self, link: &'static BrokerLink) -> Grant {
         Grant {
@@ -622,10 +672,41 @@ impl DeviceAdmission {
             });
         }
         let _turn = GrowthTurn(&self.growing);
-        self.ask_for_more(link, admission_slot)
+        let begun = clock::now();
+        loop {
+            match self.ask_for_more(link, admission_slot) {
+                GrowthAnswer::Quota(quota) => return Some(quota),
+                GrowthAnswer::Denied => return None,
+                GrowthAnswer::Lost { patience } if self.comes_back(link, begun, patience) => {}
+                GrowthAnswer::Lost { .. } => return Some(0),
+            }
+        }
     }
 
-    fn ask_for_more(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> Option<u64> {
+    /// Waits for the next broker after one that ended or was killed while this job waited. Returns
+    /// whether that one came within `patience` ns of `begun`.
+    fn comes_back(&self, link: &BrokerLink, begun: Ns, patience: Ns) -> bool {
+        let signals = interrupt::SignalWatch::begin();
+        // When the broker, and its process, were first missing.
+        let (ends, mut gone) = (clock::now(), None);
+        loop {
+            let now = clock::now();
+            if now.saturating_sub(begun) >= patience || signals.came() {
+                return false;
+            }
+            if self.attached(link) && link.lane.admission_slot.quota.load(Ordering::Acquire) != 0 {
+                return true;
+            }
+            if link.broker_runs() && now.saturating_sub(ends) < LONGEST_END_NS {
+                gone = None;
+            } else if now.saturating_sub(*gone.get_or_insert(now)) > ABSENCE_TIMEOUT_NS {
+                return false;
+            }
+            thread::rest(Duration::from_millis(5));
+        }
+    }
+
+    fn ask_for_more(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> GrowthAnswer {
         // Another broker's lane has no answer to this request.
         let attachment = link.attachment();
         let is_asked = || self.attached(link) && link.attachment() == attachment;
@@ -634,10 +715,10 @@ impl DeviceAdmission {
             let wanted = self.wanted();
             let lacks = wanted.saturating_sub(quota);
             if quota == 0 || lacks == 0 {
-                return Some(quota);
+                return GrowthAnswer::Quota(quota);
             }
             if !is_asked() {
-                return Some(0);
+                return GrowthAnswer::Lost { patience: 0 };
             }
             let step = self.total.load(Ordering::Relaxed) / QUOTA_STEPS;
             let bytes = if coarse { lacks.max(step) } else { lacks };
@@ -645,7 +726,7 @@ impl DeviceAdmission {
             let begun = clock::now();
             let patience = if coarse { 0 } else { self.patience(link) };
             if !link.messages.put(ToBroker::More { bytes, patience }) {
-                return Some(0);
+                return GrowthAnswer::Lost { patience: 0 };
             }
             // First, so that no signal is lost.
             let returns = self.wanted_back.load(Ordering::Relaxed);
@@ -664,7 +745,7 @@ impl DeviceAdmission {
                     // Ctrl-C came, or another thread returned enough.
                     if signals.as_ref().is_some_and(interrupt::SignalWatch::came) || enough().is_some() {
                         link.messages.put(ToBroker::NoMore);
-                        return enough();
+                        return enough().map_or(GrowthAnswer::Denied, GrowthAnswer::Quota);
                     }
                 }
                 // The broker is gone or stuck.
@@ -673,7 +754,9 @@ impl DeviceAdmission {
                     false => beat.no_answer(now),
                 };
                 if silent || !is_asked() {
-                    return Some(0);
+                    return GrowthAnswer::Lost {
+                        patience: if waits { patience } else { 0 },
+                    };
                 }
                 let _ = futex::wait(
                     &admission_slot.answers,
@@ -688,14 +771,14 @@ impl DeviceAdmission {
                     // The driver may not have the ended job's memory yet.
                     self.since.store(clock::now(), Ordering::Relaxed);
                 }
-                return Some(quota);
+                return GrowthAnswer::Quota(quota);
             }
             if waits && !returns {
                 self.in_vain.store(clock::now(), Ordering::Relaxed);
                 self.advise(link);
             }
         }
-        None
+        GrowthAnswer::Denied
     }
 
     /// Bytes that the process may have while all other jobs stay; 0: not known.

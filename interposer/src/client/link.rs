@@ -13,6 +13,7 @@ use weft_gate::{charge, wait};
 use weft_protocol::Ns;
 use weft_protocol::control::ToBroker;
 use weft_protocol::epoch_page::EpochPage;
+use weft_protocol::eviction::Residence;
 use weft_protocol::lane::{self, Kind, Lane, Mode, Record, bells, flags};
 use weft_protocol::transport::{self, fds, map::Place as Mapping};
 
@@ -34,6 +35,8 @@ pub struct BrokerLink {
     pub messages: Messages,
     /// Brokers attached so far: each has its own page operations.
     pub attachments: AtomicU64,
+    /// Movable memory that is on its way to the host, bytes.
+    leaving: AtomicU64,
     /// Process of the last broker; 0: there was none, or it is not visible from here.
     pub broker: AtomicU32,
     pub settings: Settings,
@@ -68,6 +71,7 @@ impl BrokerLink {
             bell: Bell::default(),
             messages: Messages::default(),
             attachments: AtomicU64::new(0),
+            leaving: AtomicU64::new(0),
             broker: AtomicU32::new(0),
             settings,
             costs: Costs::default(),
@@ -124,6 +128,21 @@ impl BrokerLink {
     /// Longest wait of a launch at the gate, ns.
     pub fn longest_wait(&self) -> Ns {
         wait::longest_wait(self.lane.orders.longest_wait.load(Ordering::Relaxed))
+    }
+
+    /// Notes that this many bytes are on their way to the host; 0: none.
+    pub fn set_leaving(&self, bytes: u64) {
+        self.leaving.store(bytes, Ordering::Release);
+        self.report_leaving();
+    }
+
+    /// Writes into the lane, which may be a new broker's, that memory leaves.
+    pub fn report_leaving(&self) {
+        let (bytes, slot) = (self.leaving.load(Ordering::Acquire), &self.lane.eviction);
+        if bytes > 0 {
+            slot.movable.store(bytes, Ordering::Relaxed);
+            slot.set_residence(Residence::Leaves, 0, 0);
+        }
     }
 
     /// Number of the current broker.

@@ -31,7 +31,11 @@ use crate::lock::lock;
 use crate::movable;
 use crate::paging::backing::{self, ManagedOutcome};
 use crate::paging::{self, capacity, pool as managed_pool};
-use crate::throttle::{self, DeviceNumber};
+use crate::throttle::{self, DeviceNumber, Grant};
+
+/// Attempts at an allocation that the driver refuses within the quota. Other processes may take
+/// memory between them.
+const GRANT_TRIES: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AllocationKind {
@@ -393,20 +397,42 @@ pub(super) fn within_quota(
         return result;
     }
     pools::make_room(at, bytes);
-    let Some(mut grant) = throttle::reserve(at, bytes) else {
-        return CuResult::OUT_OF_MEMORY;
-    };
-    let result = grant.run(take);
-    if result.ok() && count(grant.claimed()) {
+    let (result, grant) = granted(at, bytes, take);
+    if let Some(mut grant) = grant.filter(|_| result.ok())
+        && count(grant.claimed())
+    {
         grant.use_up();
     }
-    drop(grant);
-    // The driver reports free memory of the current context's device. A process's first memory
-    // comes with its context, which owns used memory without a known owner.
-    if result.ok() && !capture::any() && throttle::here() == at {
+    // A process's first memory comes with its context, which owns used memory without a known
+    // owner.
+    if result.ok() && reports_free(at) {
         throttle::probe(at, queries::free_memory);
     }
     result
+}
+
+/// Makes a call that takes `bytes`, with the grant for it. If the driver refuses them, the broker
+/// did not know that fewer are free: it decides again.
+fn granted(at: DeviceNumber, bytes: u64, take: impl Fn() -> CuResult) -> (CuResult, Option<Grant>) {
+    for tries in 1.. {
+        let Some(grant) = throttle::reserve(at, bytes) else {
+            break;
+        };
+        let result = grant.run(&take);
+        if result != CuResult::OUT_OF_MEMORY || tries == GRANT_TRIES {
+            return (result, Some(grant));
+        }
+        drop(grant);
+        if !reports_free(at) || !throttle::report_refusal(at, bytes, queries::free_memory) {
+            break;
+        }
+    }
+    (CuResult::OUT_OF_MEMORY, None)
+}
+
+/// Whether the driver's free memory is that of this device: it is that of the current context's.
+fn reports_free(at: DeviceNumber) -> bool {
+    !capture::any() && throttle::here() == at
 }
 
 /// Allocates managed memory, if the job must have it. `None`: make the job's own call.

@@ -29,6 +29,7 @@ use crate::client::clock;
 use crate::client::link::{self, BrokerLink};
 use crate::driver::abi::CuResult;
 use crate::driver::{calls, capture, queries, symbols};
+use crate::throttle::DeviceNumber;
 use crate::{deferred, internal_error, report, thread, throttle};
 
 /// Longest time for which calls wait while the job becomes still, ns.
@@ -405,7 +406,14 @@ impl MemoryMover {
         if host::available() < needed {
             return Err(Obstacle::Host(needed));
         }
-        self.slot().set_residence(Residence::Leaves, 0, 0);
+        self.link.set_leaving(bytes);
+        let left = self.leave(at, cause);
+        self.link.set_leaving(0);
+        left
+    }
+
+    /// Moves all movable memory from this device to the host.
+    fn leave(&mut self, at: DeviceNumber, cause: EvictionCause) -> Result<(), Obstacle> {
         let (deadline, idle) = (clock::now() + STILL_TIMEOUT_NS, cause == EvictionCause::Idle);
         match idle {
             true => gate::close_until_called(deadline),

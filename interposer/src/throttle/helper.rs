@@ -311,6 +311,7 @@ impl Helper {
         session.link.attachments.fetch_add(1, Ordering::AcqRel);
         session.admission.report_memory(&session.link);
         session.admission.changes.report(&session.link);
+        session.link.report_leaving();
         session.link.lane.reports.state.store(1, Ordering::Release);
         session.link.messages.nudge();
         let again = self.lost > 0;
@@ -384,6 +385,7 @@ impl Helper {
                 ToBroker::Note(_)
                 | ToBroker::More { .. }
                 | ToBroker::NoMore
+                | ToBroker::Refused { .. }
                 | ToBroker::OnDevice
                 | ToBroker::Outcome
                 | ToBroker::Goodbye

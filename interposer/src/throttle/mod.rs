@@ -388,6 +388,12 @@ pub fn reserve(at: DeviceNumber, bytes: u64) -> Option<Grant> {
     }
 }
 
+/// Reports that the driver refused `bytes` that [`reserve`] allowed. `ask` requests the device's
+/// free bytes from the driver. Returns whether [`reserve`] may answer better now.
+pub fn report_refusal(at: DeviceNumber, bytes: u64, ask: impl FnOnce() -> Option<u64>) -> bool {
+    devices::at(at).is_some_and(|session| session.admission.report_refusal(&session.link, bytes, ask))
+}
+
 /// As [`reserve`], with a short wait in the broker's queue of jobs that want more memory.
 pub fn reserve_in_time(at: DeviceNumber, bytes: u64) -> Option<Grant> {
     match devices::at(at) {

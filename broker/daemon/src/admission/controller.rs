@@ -26,7 +26,7 @@ use super::growth::{Grower, Growth};
 use super::history::AdmissionHistory;
 use super::job_table::{self, Gang, JobTable, context_on};
 use super::ledger::{Journal, Ledger, Page};
-use super::making_room::RoomMaking;
+use super::making_room::{LONGEST_MOVE_NS, RoomMaking};
 use super::member::{Member, Terms};
 use super::notify::{self, PositionLines};
 use super::observed_usage::{self, ObservedUsage};
@@ -54,10 +54,6 @@ use weft_protocol::control::Wants;
 
 /// Most lines that a job gets about waits for more memory: it may wait again and again.
 const GROWTH_LINES: u32 = 5;
-
-/// Longest wait inside an allocation for memory that moves to the host, ns: 60 GiB take as long at
-/// 1.1 GB/s, the rate of a slow host.
-const MOVE_PATIENCE_NS: Ns = 60_000_000_000;
 
 /// Interval between two checks of the memory that undeclared jobs hold. A job that lacks memory
 /// causes a check of its own.
@@ -232,10 +228,14 @@ impl Controller {
                     answered.extend(self.end_wait(job, false));
                     self.note_denial(job);
                     self.tell_cap(job, bytes);
-                    self.log(
-                        job,
-                        format_args!("wanted {} more, {} are free", shown(bytes), shown(free)),
-                    );
+                    // A job whose memory returns asks many times a second.
+                    let returns = |gang: &Gang| gang.members.values().any(Member::has_evicted);
+                    if !self.jobs.gang(job).is_some_and(returns) {
+                        self.log(
+                            job,
+                            format_args!("wanted {} more, {} are free", shown(bytes), shown(free)),
+                        );
+                    }
                 }
             }
         }
@@ -1008,8 +1008,9 @@ impl Controller {
                 .room
                 .can_grow(clock::now(), &self.machine, &self.jobs, &self.growth, (job, lacks))
             {
-                true => patience = MOVE_PATIENCE_NS,
-                false => waits = !self.machine.is_foreground(job),
+                true => patience = LONGEST_MOVE_NS,
+                // A process that has not reattached yet may have movable memory.
+                false => waits = !self.machine.is_foreground(job) || self.jobs.has_unreattached(),
             }
         }
         self.apply(match waits {
@@ -1028,6 +1029,32 @@ impl Controller {
             member.show_growing();
         }
         self.carry_out();
+    }
+
+    /// Handles a client to which the driver refused memory within its quota: the core counts the
+    /// memory that is really taken, and the client gives back what it does not hold. With users
+    /// that distrust each other only NVML reports free bytes.
+    pub fn refuse_granted(&mut self, client: u64, free: u64) {
+        let Some(job) = self.jobs.job_of(client) else { return };
+        if let Some((device, _)) = self.machine.share(job) {
+            if !self.devices.is_shared() {
+                self.observer.note_free(device, free);
+            }
+            // Memory that changes meanwhile makes no sample.
+            let about = self.observer.guess(&self.observed_jobs(), device);
+            self.set_device(about);
+            self.observer.ask(device);
+            if let Some(member) = self.jobs.member(client) {
+                member.ask_to_probe();
+            }
+            let given = self.jobs.gang(job).map_or(0, |gang| gang.give_up_of(client));
+            if given > 0 {
+                self.decide(Event::GivesUp(job, given));
+            }
+            self.note_usage();
+            self.show_limits();
+        }
+        self.answer(client);
     }
 
     /// Ends a client's wait for more.
@@ -1071,7 +1098,8 @@ impl Controller {
 
     /// Answers a client that wants more. The client reads its quota in its slot.
     fn answer(&self, client: u64) {
-        if let Some(member) = self.jobs.member(client) {
+        // Clients that wait ask the next broker.
+        if let Some(member) = self.jobs.member(client).filter(|_| !self.closed) {
             member.answer();
         }
     }

@@ -129,6 +129,9 @@ impl Room {
             }
             ToBroker::More { bytes, patience } => self.handle.more(client, bytes, patience),
             ToBroker::NoMore => self.handle.no_more(client),
+            ToBroker::Refused { free } => {
+                self.handle.refused(client, free);
+            }
             ToBroker::OnDevice => self.handle.on_device(client),
             ToBroker::WaitsNoMore | ToBroker::Goodbye => self.handle.gone(client),
             ToBroker::Context { free, held, own, at } => {

@@ -216,9 +216,20 @@ impl Gang {
     /// Takes at most `wanted` bytes that its processes do not hold. Each process keeps its part of
     /// the bytes that the job asked for.
     pub fn give_up(&self, wanted: u64) -> u64 {
-        let least = self.asked / u64::from(self.processes.max(self.count() as u32)).max(1);
+        let least = self.least();
         let admitted = self.members.values().filter(|member| member.quota() > 0);
         admitted.fold(0, |given, member| given + member.give_back(least, wanted - given))
+    }
+
+    /// Takes back all quota that one process does not use, as [`Gang::give_up`].
+    pub fn give_up_of(&self, client: u64) -> u64 {
+        let member = self.members.get(&client);
+        member.map_or(0, |member| member.give_back(self.least(), u64::MAX))
+    }
+
+    /// Bytes that each process keeps even if it does not use them.
+    fn least(&self) -> u64 {
+        self.asked / u64::from(self.processes.max(self.count() as u32)).max(1)
     }
 
     /// The other admitted processes.

@@ -17,7 +17,7 @@ use super::job_table::{Gang, JobTable};
 use super::member::Member;
 use weft_admission::{Admission, AdmissionView, Ask, DeviceId, Job, RunningView};
 use weft_protocol::Ns;
-use weft_protocol::eviction::{EvictionCause, EvictionSlot, Residence, evicts};
+use weft_protocol::eviction::{EvictionCause, Residence, evicts};
 
 /// Time between two moves of a job, ns: it keeps most of its speed.
 const APART_NS: Ns = 600_000_000_000;
@@ -32,6 +32,10 @@ const GROWN_NS: Ns = 30_000_000_000;
 /// Wait before a newcomer gets room, ns: one that does not wait (`--no-wait`) has left by then.
 const NEWCOMER_NS: Ns = 500_000_000;
 
+/// Longest move that others wait for, also inside an allocation, ns. 60 GiB take as long at
+/// 1.1 GB/s, the rate of a slow host. A stopped job never answers.
+pub const LONGEST_MOVE_NS: Ns = 60_000_000_000;
+
 /// Interval of checks, ns.
 const CHECK_NS: Ns = 250_000_000;
 
@@ -42,6 +46,8 @@ pub struct RoomMaking {
     ordered: HashMap<Job, Ns>,
     /// When running jobs last waited for more.
     grown: HashMap<Job, Ns>,
+    /// Since when the memory of jobs leaves.
+    leaving: HashMap<Job, Ns>,
     checked_at: Ns,
 }
 
@@ -61,6 +67,9 @@ impl RoomMaking {
         if now.saturating_sub(self.checked_at) < CHECK_NS {
             return orders;
         }
+        let leaving = jobs.iter().filter(|(_, gang)| gang.members.values().any(leaves));
+        let leaving = leaving.map(|(job, _)| (job, self.leaving.get(&job).copied().unwrap_or(now)));
+        self.leaving = leaving.collect();
         let away: Vec<Job> = jobs
             .iter()
             .filter(|(_, gang)| gang.members.values().any(left_for_room))
@@ -76,7 +85,7 @@ impl RoomMaking {
         self.grown
             .retain(|job, at| jobs.gang(*job).is_some() && now.saturating_sub(*at) < GROWN_NS);
         // One move at a time: its result changes what is free.
-        if jobs.members().any(|member| leaves(member.eviction())) {
+        if self.leaving.keys().any(|job| self.is_awaited(*job, now)) {
             return orders;
         }
         let view = machine.view();
@@ -103,7 +112,8 @@ impl RoomMaking {
         };
         let others = growers(&view, growth).filter(|(ask, _, device)| ask.job != job && *device == own.device);
         let all = others.map(|(_, lacks, _)| lacks).sum::<u64>().saturating_add(lacks);
-        let leaving: u64 = jobs.on(own.device).map(|(_, gang)| leaving(gang)).sum();
+        let awaited = jobs.on(own.device).filter(|(job, _)| self.is_awaited(*job, now));
+        let leaving: u64 = awaited.map(|(_, gang)| leaving(gang)).sum();
         let rest = all.saturating_sub(leaving);
         let mut devices = view.devices.iter();
         let free = devices.find(|(device, ..)| device.id == own.device);
@@ -113,6 +123,12 @@ impl RoomMaking {
             self.grown.insert(job, now);
         }
         can
+    }
+
+    /// Whether a job's memory, if it leaves, has not done so for too long.
+    fn is_awaited(&self, job: Job, now: Ns) -> bool {
+        let since = self.leaving.get(&job);
+        since.is_none_or(|since| now.saturating_sub(*since) < LONGEST_MOVE_NS)
     }
 
     /// Room for the first job for which there can be enough: those that return, then those that
@@ -236,10 +252,15 @@ fn growers<'a>(view: &'a AdmissionView, growth: &'a Growth) -> impl Iterator<Ite
     })
 }
 
-/// Whether an order to leave is being carried out.
-fn leaves(slot: &EvictionSlot) -> bool {
+/// Whether an order to leave is being carried out: this broker's, or that of one that was killed.
+fn leaves(member: &Member) -> bool {
+    let slot = member.eviction();
     let order = slot.order.load(Ordering::Acquire);
-    slot.residence() != Residence::Fixed && evicts(order) && !slot.is_answered()
+    match slot.residence() {
+        Residence::Fixed => false,
+        Residence::Leaves => true,
+        _ => evicts(order) && !slot.is_answered(),
+    }
 }
 
 /// Whether its memory left to make room, and has no order to return.
@@ -251,7 +272,7 @@ fn left_for_room(member: &Member) -> bool {
 /// Bytes of a job that are about to leave or have just left: others do not have them yet.
 fn leaving(gang: &Gang) -> u64 {
     let members = gang.members.values();
-    let leaving = members.filter(|member| leaves(member.eviction()) || left_for_room(member));
+    let leaving = members.filter(|member| leaves(member) || left_for_room(member));
     leaving.map(given).sum()
 }
 

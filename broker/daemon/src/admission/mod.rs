@@ -71,7 +71,7 @@ use crate::base::options::Rights;
 use controller::Controller;
 use device_facts::DeviceFacts;
 use ledger::{Ledger, Page};
-use watch::Watch;
+use watch::{Reading, Watch};
 
 /// Handle on admission, for all threads.
 #[derive(Debug, Clone)]
@@ -83,6 +83,10 @@ pub struct AdmissionHandle {
 /// Longest wait for NVML of an arrival and all other callers. A running NVML takes less than 1 ms.
 /// After this time only the arrival waits ([`arrivals`]).
 const NVML_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// Age up to which NVML's answer counts after a refused allocation, ns. It bounds the queries that
+/// a client can cause.
+const RECENT_NS: Ns = 100_000_000;
 
 impl AdmissionHandle {
     /// Admission with the jobs that the last broker left in `file`. Without a file no jobs are kept
@@ -144,6 +148,21 @@ impl AdmissionHandle {
     /// Handles a client that wants `bytes` beyond its quota and waits at most `patience` ns.
     pub fn more(&self, client: u64, bytes: u64, patience: Ns) {
         self.controller().grow(client, bytes, patience);
+    }
+
+    /// Handles a client to which the driver refused memory within its quota, with this number of
+    /// bytes free. Returns the CPU time that other threads spent on it.
+    pub fn refused(&self, client: u64, free: u64) -> Duration {
+        let before = self.watch.spent();
+        let is_recent = |reading: &Reading| clock::now().saturating_sub(reading.at) < RECENT_NS;
+        let last = self.watch.last(0).filter(is_recent);
+        let reading = last.or_else(|| self.watch.fresh(NVML_TIMEOUT));
+        let mut controller = self.controller();
+        if let Some(reading) = reading {
+            controller.read(&reading);
+        }
+        controller.refuse_granted(client, free);
+        self.watch.spent().saturating_sub(before)
     }
 
     /// Ends a client's wait for more memory.

@@ -394,6 +394,10 @@ impl Control {
             }
             ToBroker::More { bytes, patience } => self.admission.more(client, bytes, patience),
             ToBroker::NoMore => self.admission.no_more(client),
+            ToBroker::Refused { free } => {
+                let of_others = self.admission.refused(client, free);
+                self.accounts.charge(entry.uid, of_others);
+            }
             ToBroker::OnDevice => self.admission.on_device(client),
             ToBroker::WaitsNoMore => self.admission.gone(client),
             ToBroker::Context { free, held, own, at } => {

@@ -99,6 +99,7 @@ fn messages() -> Vec<ToBroker> {
             patience: 1 << 40,
         },
         ToBroker::NoMore,
+        ToBroker::Refused { free: 1 << 30 },
         ToBroker::OnDevice,
         ToBroker::WaitsNoMore,
         ToBroker::Context {

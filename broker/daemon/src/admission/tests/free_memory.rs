@@ -134,6 +134,33 @@ fn what_an_undeclared_job_does_not_hold_is_had_before_anybody_waits_or_is_denied
 }
 
 #[test]
+fn a_refused_allocation_shows_what_is_taken_and_leaves_the_share_as_it_was() {
+    const BEGAN_BYTES: u64 = 8 * GB / 64;
+    let mut broker = Broker::begin(None);
+    let first = undeclared(&mut broker, 1, 5);
+    broker.handle.more(first.client, 4 * GB, 0);
+    assert_eq!((answers(&first).0, share(&first)), (1, BEGAN_BYTES + 4 * GB));
+    // The driver has less than was granted.
+    broker.handle.refused(first.client, GB);
+    assert_eq!((answers(&first).0, share(&first)), (2, BEGAN_BYTES));
+    assert_eq!(broker.handle.queue().devices[0].foreign, 7 * GB);
+    broker.handle.more(first.client, 4 * GB, 0);
+    assert_eq!((answers(&first).0, share(&first)), (3, BEGAN_BYTES), "denied");
+    broker.handle.more(first.client, GB / 2, 0);
+    assert_eq!((answers(&first).0, share(&first)), (4, BEGAN_BYTES + GB / 2));
+    // It keeps what it holds.
+    holds(&first, GB / 2);
+    broker.handle.refused(first.client, GB / 4);
+    assert_eq!((answers(&first).0, share(&first)), (5, GB / 2));
+    // Users that distrust each other believe only NVML.
+    let mut broker = Broker::begin(None);
+    broker.handle = broker.handle.shared(true);
+    let first = undeclared(&mut broker, 1, 5);
+    broker.handle.refused(first.client, 0);
+    assert_eq!(broker.handle.queue().devices[0].foreign, 0);
+}
+
+#[test]
 fn nothing_is_taken_from_a_client_that_takes_memory_right_now() {
     let mut broker = Broker::begin(None);
     let first = undeclared(&mut broker, 1, 5);
