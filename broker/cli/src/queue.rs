@@ -307,7 +307,10 @@ mod tests {
                     width < 200 || has(&["4000000", "train.py --lr 3", "managed: did not fit"]),
                     "{width}: {page}"
                 );
-                assert!(has(&["(1234568) waits for 3.00 GiB more"]), "{width}: {page}");
+                assert!(
+                    width < 200 || has(&["(1234568) waits for 3.00 GiB more, inside a call"]),
+                    "{width}: {page}"
+                );
                 assert_eq!(has(&["admitted so far"]), verbose, "{page}");
                 assert_eq!(has(&["2 more: weft queue -v"]), !verbose, "{page}");
                 assert!(
