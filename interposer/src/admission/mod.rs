@@ -686,12 +686,14 @@ impl DeviceAdmission {
     /// Waits for the next broker after one that ended or was killed while this job waited. Returns
     /// whether that one came within `patience` ns of `begun`.
     fn comes_back(&self, link: &BrokerLink, begun: Ns, patience: Ns) -> bool {
-        let signals = interrupt::SignalWatch::begin();
+        let returns = self.wanted_back.load(Ordering::Relaxed);
+        let signals = (!returns).then(interrupt::SignalWatch::begin);
         // When the broker, and its process, were first missing.
         let (ends, mut gone) = (clock::now(), None);
         loop {
             let now = clock::now();
-            if now.saturating_sub(begun) >= patience || signals.came() {
+            let interrupted = signals.as_ref().is_some_and(interrupt::SignalWatch::came);
+            if now.saturating_sub(begun) >= patience || interrupted {
                 return false;
             }
             if self.attached(link) && link.lane.admission_slot.quota.load(Ordering::Acquire) != 0 {
