@@ -47,9 +47,10 @@ pub struct ContainerSettings {
 }
 
 impl ContainerSettings {
-    /// The response to the kubelet for a container with `count` shares of this GPU.
-    pub fn answer(&self, gpu: &NodeGpu, count: usize) -> ContainerAllocateResponse {
-        let mut envs = BTreeMap::new();
+    /// The response to the kubelet for a container with `count` shares of these GPUs.
+    pub fn answer(&self, gpus: &[&NodeGpu], count: usize) -> ContainerAllocateResponse {
+        // A pod's own variable comes after these, and counts.
+        let mut envs = BTreeMap::from([("WEFT_OUTCOME".to_string(), "on".to_string())]);
         if let Some(mib) = self.share_mib {
             envs.insert(
                 "WEFT_MEMORY".to_string(),
@@ -57,16 +58,19 @@ impl ContainerSettings {
             );
         }
         if self.cdi {
-            let name = format!("{CDI_KIND}={}", gpu.uuid);
+            let name = |gpu: &&NodeGpu| CdiDevice {
+                name: format!("{CDI_KIND}={}", gpu.uuid),
+            };
             return ContainerAllocateResponse {
                 envs: envs.into_iter().collect(),
-                cdi_devices: vec![CdiDevice { name }],
+                cdi_devices: gpus.iter().map(name).collect(),
                 ..Default::default()
             };
         }
         envs.extend(self.variables_of_all());
-        envs.extend(variables_of(gpu));
-        let nodes = self.nodes_of(gpu).into_iter().chain(self.common_nodes());
+        envs.extend(variables_of(gpus));
+        let own = gpus.iter().flat_map(|gpu| self.nodes_of(gpu));
+        let nodes = own.chain(self.common_nodes());
         ContainerAllocateResponse {
             envs: envs.into_iter().collect(),
             mounts: self.mounts().into_iter().map(mount).collect(),
@@ -90,7 +94,7 @@ impl ContainerSettings {
                 .collect()
         };
         let devices = gpus.iter().map(|gpu| {
-            let mut edits = json!({"env": pairs(variables_of(gpu))});
+            let mut edits = json!({"env": pairs(variables_of(&[gpu]))});
             let own = nodes(self.nodes_of(gpu));
             if !own.is_empty() {
                 edits["deviceNodes"] = own.into();
@@ -179,11 +183,12 @@ impl ContainerSettings {
     }
 }
 
-/// The variables that select the GPU: NVIDIA's container runtime reads the first, CUDA the second.
-fn variables_of(gpu: &NodeGpu) -> BTreeMap<String, String> {
+/// The variables that select the GPUs: NVIDIA's container runtime reads the first, CUDA the second.
+fn variables_of(gpus: &[&NodeGpu]) -> BTreeMap<String, String> {
+    let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
     ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
         .into_iter()
-        .map(|name| (name.to_string(), gpu.uuid.clone()))
+        .map(|name| (name.to_string(), uuids.join(",")))
         .collect()
 }
 
@@ -205,6 +210,8 @@ fn device(path: String) -> DeviceSpec {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     fn gpu() -> NodeGpu {
@@ -233,10 +240,11 @@ mod tests {
     #[test]
     fn a_container_gets_variables_mounts_and_the_nodes_that_are_there() {
         let dev = tempfile::tempdir().unwrap();
-        let answer = settings(dev.path(), &["nvidia0", "nvidia1", "nvidiactl"]).answer(&gpu(), 1);
+        let answer = settings(dev.path(), &["nvidia0", "nvidia1", "nvidiactl"]).answer(&[&gpu()], 1);
         assert_eq!(answer.envs["LD_PRELOAD"], "/opt/weft/libweft.so");
         assert_eq!(answer.envs["WEFT_SOCKET"], "/run/weft/broker.sock");
         assert_eq!(answer.envs["WEFT_AUTOSTART"], "0");
+        assert_eq!(answer.envs["WEFT_OUTCOME"], "on");
         assert_eq!(answer.envs["NVIDIA_VISIBLE_DEVICES"], "GPU-a");
         assert_eq!(answer.envs["CUDA_VISIBLE_DEVICES"], "GPU-a");
         assert!(!answer.envs.contains_key("WEFT_MEMORY"));
@@ -253,13 +261,28 @@ mod tests {
     }
 
     #[test]
+    fn a_container_with_two_gpus_gets_both() {
+        let dev = tempfile::tempdir().unwrap();
+        let other = NodeGpu {
+            uuid: "GPU-b".into(),
+            node: Some("nvidia1".into()),
+            numa: None,
+        };
+        let answer = settings(dev.path(), &["nvidia0", "nvidia1", "nvidiactl"]).answer(&[&gpu(), &other], 2);
+        assert_eq!(answer.envs["CUDA_VISIBLE_DEVICES"], "GPU-a,GPU-b");
+        assert_eq!(answer.envs["NVIDIA_VISIBLE_DEVICES"], "GPU-a,GPU-b");
+        let nodes: Vec<&str> = answer.devices.iter().map(|spec| spec.host_path.as_str()).collect();
+        assert_eq!(nodes, ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"]);
+    }
+
+    #[test]
     fn shares_that_stand_for_memory_say_so() {
         let dev = tempfile::tempdir().unwrap();
         let settings = ContainerSettings {
             share_mib: Some(1024),
             ..settings(dev.path(), &[])
         };
-        assert_eq!(settings.answer(&gpu(), 12).envs["WEFT_MEMORY"], "12288MiB");
+        assert_eq!(settings.answer(&[&gpu()], 12).envs["WEFT_MEMORY"], "12288MiB");
     }
 
     #[test]
@@ -270,9 +293,11 @@ mod tests {
             variables: BTreeMap::from([("A".into(), "b=c".into())]),
             ..settings(dev.path(), &["nvidia0", "nvidia-uvm"])
         };
-        let answer = settings.answer(&gpu(), 1);
+        let answer = settings.answer(&[&gpu()], 1);
         assert_eq!(answer.cdi_devices[0].name, "weft.dev/gpu=GPU-a");
-        assert!(answer.envs.is_empty() && answer.mounts.is_empty() && answer.devices.is_empty());
+        assert!(answer.mounts.is_empty() && answer.devices.is_empty());
+        // CDI would set a variable over the pod's own one, and this one is the pod's to change.
+        assert_eq!(answer.envs, HashMap::from([("WEFT_OUTCOME".into(), "on".into())]));
         let file = settings.write_cdi(&dev.path().join("cdi"), &[gpu()]).unwrap();
         let written: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
         assert_eq!(written["kind"], "weft.dev/gpu");
@@ -281,6 +306,7 @@ mod tests {
         assert_eq!(own["deviceNodes"][0]["path"], "/dev/nvidia0");
         assert_eq!(written["containerEdits"]["deviceNodes"][0]["path"], "/dev/nvidia-uvm");
         let env = written["containerEdits"]["env"].as_array().unwrap();
+        assert!(!env.contains(&json!("WEFT_OUTCOME=on")));
         assert!(env.contains(&json!("LD_PRELOAD=/opt/weft/libweft.so")) && env.contains(&json!("A=b=c")));
         assert_eq!(written["containerEdits"]["mounts"][1]["hostPath"], "/run/weft");
     }

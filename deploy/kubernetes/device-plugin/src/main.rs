@@ -87,6 +87,9 @@ struct ServeArgs {
     /// Device memory that a share stands for, MiB; sets WEFT_MEMORY of containers
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     share_mib: Option<u64>,
+    /// Give a container as many GPUs as it has shares: each share is of another GPU
+    #[arg(long, conflicts_with_all = ["share_mib", "cdi_dir"])]
+    several_gpus: bool,
     /// Write a CDI file there, and give containers GPUs by their names in it
     #[arg(long, value_name = "FOLDER")]
     cdi_dir: Option<PathBuf>,
@@ -225,7 +228,7 @@ async fn serve_node(args: ServeArgs) -> Result<()> {
             gpu.node.as_deref().unwrap_or("node not known")
         );
     }
-    let offer = Arc::new(NodeOffer::new(found, args.shares, settings));
+    let offer = Arc::new(NodeOffer::new(found, args.shares, args.several_gpus, settings));
     let probe = BrokerProbe {
         weft: args.offer.weft,
         socket: args.offer.socket,

@@ -35,9 +35,10 @@ pub struct NodeOffer {
 }
 
 impl NodeOffer {
-    /// An offer of `each` shares of each of these GPUs.
-    pub fn new(gpus: Vec<NodeGpu>, each: u32, settings: ContainerSettings) -> Self {
-        let pool = SharePool::new(gpus.iter().map(|gpu| gpu.uuid.clone()), each);
+    /// An offer of `each` shares of each of these GPUs. `several`: each share of a container is of
+    /// another GPU.
+    pub fn new(gpus: Vec<NodeGpu>, each: u32, several: bool, settings: ContainerSettings) -> Self {
+        let pool = SharePool::new(gpus.iter().map(|gpu| gpu.uuid.clone()), each).of_several(several);
         Self { gpus, pool, settings }
     }
 
@@ -124,23 +125,27 @@ impl DevicePlugin for ShareService {
     async fn allocate(&self, request: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
         let mut container_responses = Vec::new();
         for wanted in request.into_inner().container_requests {
-            let uuid = self
+            let uuids = self
                 .offer
                 .pool
-                .gpu_of_all(&wanted.devices_ids)
+                .gpus_of_all(&wanted.devices_ids)
                 .map_err(|error| Status::invalid_argument(error.to_string()))?;
-            let place = self.offer.gpus.iter().position(|gpu| gpu.uuid == uuid);
-            let Some((place, gpu)) = place.and_then(|place| Some((place, self.offer.gpus.get(place)?))) else {
-                return Err(Status::invalid_argument(format!("{uuid} is not a GPU of this node")));
-            };
-            // The broker may have gone since the last list. Without it weft cannot hold this job
-            // back, and the job would slow the others down.
-            if !self.usable.borrow().get(place).copied().unwrap_or(false) {
-                return Err(Status::unavailable(format!(
-                    "{uuid} cannot give a share: weft's broker does not answer on this node, or the GPU is gone"
-                )));
+            let usable = self.usable.borrow().clone();
+            let named = self.offer.gpus.iter().zip(usable);
+            let named = named.filter(|(gpu, _)| uuids.contains(gpu.uuid.as_str()));
+            let mut gpus = Vec::new();
+            for (gpu, usable) in named {
+                // The broker may have gone since the last list. Without it weft cannot hold this
+                // job back, and the job would slow the others down.
+                if !usable {
+                    return Err(Status::unavailable(format!(
+                        "{} cannot give a share: weft's broker does not answer on this node, or the GPU is gone",
+                        gpu.uuid
+                    )));
+                }
+                gpus.push(gpu);
             }
-            container_responses.push(self.offer.settings.answer(gpu, wanted.devices_ids.len()));
+            container_responses.push(self.offer.settings.answer(&gpus, wanted.devices_ids.len()));
         }
         Ok(Response::new(AllocateResponse { container_responses }))
     }

@@ -27,6 +27,7 @@ pub fn id(uuid: &str, number: u32) -> String {
 pub struct SharePool {
     uuids: BTreeSet<String>,
     each: u32,
+    several: bool,
 }
 
 impl SharePool {
@@ -36,7 +37,13 @@ impl SharePool {
         Self {
             uuids,
             each: each.clamp(1, MOST_SHARES),
+            several: false,
         }
+    }
+
+    /// With `several`, each share of a container is of another GPU. Otherwise all are of one GPU.
+    pub fn of_several(self, several: bool) -> Self {
+        Self { several, ..self }
     }
 
     /// The ids of all shares of a GPU.
@@ -56,18 +63,22 @@ impl SharePool {
         }
     }
 
-    /// The one GPU of all shares of a container.
-    pub fn gpu_of_all(&self, shares: &[String]) -> Result<&str> {
+    /// The GPUs of all shares of a container, each once.
+    pub fn gpus_of_all(&self, shares: &[String]) -> Result<BTreeSet<&str>> {
         let gpus = shares
             .iter()
             .map(|share| self.gpu_of(share))
             .collect::<Result<BTreeSet<_>>>()?;
-        match (gpus.first(), gpus.len()) {
-            (Some(uuid), 1) => Ok(*uuid),
-            (None, _) => bail!("a container without a share"),
-            (Some(_), many) => bail!(
-                "{} shares of {many} GPUs: a container's shares must be of one GPU, and no GPU has enough left",
-                shares.len()
+        let (count, many) = (shares.len(), gpus.len());
+        match (self.several, many) {
+            (_, 0) => bail!("a container without a share"),
+            (false, 1) => Ok(gpus),
+            (true, _) if many == count => Ok(gpus),
+            (false, _) => bail!(
+                "{count} shares of {many} GPUs: a container's shares must be of one GPU, and no GPU has enough left"
+            ),
+            (true, _) => bail!(
+                "{count} shares of {many} GPUs: each share must be of another GPU, and too few GPUs have one left"
             ),
         }
     }
@@ -76,7 +87,8 @@ impl SharePool {
     ///
     /// They are of one GPU if any GPU has `size` left. If several have, the one with the fewest
     /// left is chosen. So a GPU in use fills up first, and unused GPUs stay free for containers
-    /// that need a whole one.
+    /// that need a whole one. With [`SharePool::of_several`] they are of the `size` GPUs with the
+    /// fewest left.
     pub fn preferred(&self, available: &[String], must: &[String], size: usize) -> Result<Vec<String>> {
         ensure!(must.len() <= size, "{} shares must be among {size}", must.len());
         let mut free: BTreeMap<&str, BTreeSet<&String>> = BTreeMap::new();
@@ -87,16 +99,25 @@ impl SharePool {
         let of_must: BTreeSet<&str> = must.iter().map(|share| self.gpu_of(share)).collect::<Result<_>>()?;
         let mut order: Vec<(&str, &BTreeSet<&String>)> = free.iter().map(|(gpu, ids)| (*gpu, ids)).collect();
         // First the GPUs with a share of `must`, then those with room for all shares.
-        order.sort_by_key(|(gpu, ids)| (!of_must.contains(gpu), ids.len() < size, ids.len(), *gpu));
-        let mut shares: Vec<&String> = order.iter().flat_map(|(_, ids)| by_number(ids)).collect();
-        shares.retain(|share| !chosen.contains(*share));
+        let room = if self.several { 1 } else { size };
+        order.sort_by_key(|(gpu, ids)| (!of_must.contains(gpu), ids.len() < room, ids.len(), *gpu));
+        let mut shares = Vec::new();
+        for (gpu, ids) in order {
+            let left = by_number(ids).into_iter().filter(|share| !chosen.contains(*share));
+            let taken = usize::from(of_must.contains(gpu));
+            // With several GPUs: the first share of each GPU, then the second ones, which Allocate
+            // refuses.
+            let round = |place: usize| if self.several { place + taken } else { 0 };
+            shares.extend(left.enumerate().map(|(place, share)| (round(place), share)));
+        }
+        shares.sort_by_key(|(round, _)| *round);
         let wanted = size.saturating_sub(chosen.len());
         ensure!(
             shares.len() >= wanted,
             "{size} shares of {} that are available",
             chosen.len() + shares.len()
         );
-        chosen.extend(shares.into_iter().take(wanted));
+        chosen.extend(shares.into_iter().take(wanted).map(|(_, share)| share));
         Ok(chosen.into_iter().cloned().collect())
     }
 }
@@ -133,16 +154,16 @@ mod tests {
         assert!(id(A, MOST_SHARES).len() <= LONGEST_ID);
         for wrong in ["", A, &id(A, 4), &format!("{A}::01"), &format!("{A}::-1"), "GPU-c::0"] {
             let said = pool().gpu_of(wrong).unwrap_err().to_string();
-            assert!(said.contains("no share"), "{said}");
+            assert!(said.contains("not a share"), "{said}");
         }
     }
 
     #[test]
     fn shares_of_two_gpus_are_refused() {
-        assert_eq!(pool().gpu_of_all(&ids(B, &[0, 3])).unwrap(), B);
+        assert_eq!(pool().gpus_of_all(&ids(B, &[0, 3])).unwrap(), [B].into());
         let both = [ids(A, &[0]), ids(B, &[0])].concat();
-        assert!(pool().gpu_of_all(&both).unwrap_err().to_string().contains("one GPU"));
-        assert!(pool().gpu_of_all(&[]).is_err());
+        assert!(pool().gpus_of_all(&both).unwrap_err().to_string().contains("one GPU"));
+        assert!(pool().gpus_of_all(&[]).is_err());
     }
 
     #[test]
@@ -155,11 +176,11 @@ mod tests {
         let mut taken = ids(B, &[2]);
         for _ in 0..3 {
             let more = pool.preferred(&left(&taken), &[], 1).unwrap();
-            assert_eq!(pool.gpu_of_all(&more).unwrap(), B);
+            assert_eq!(pool.gpus_of_all(&more).unwrap(), [B].into());
             taken.extend(more);
         }
         let next = pool.preferred(&left(&taken), &[], 1).unwrap();
-        assert_eq!(pool.gpu_of_all(&next).unwrap(), A);
+        assert_eq!(pool.gpus_of_all(&next).unwrap(), [A].into());
     }
 
     #[test]
@@ -180,7 +201,7 @@ mod tests {
         let available = [ids(A, &[0, 1, 2, 3]), ids(B, &[3])].concat();
         let got = pool.preferred(&available, &ids(A, &[2]), 2).unwrap();
         assert!(got.contains(&id(A, 2)));
-        assert_eq!(pool.gpu_of_all(&got).unwrap(), A);
+        assert_eq!(pool.gpus_of_all(&got).unwrap(), [A].into());
         assert!(pool.preferred(&available, &ids(A, &[0, 1]), 1).is_err());
     }
 
@@ -188,6 +209,32 @@ mod tests {
     fn more_than_there_are_is_an_error_and_so_is_a_stranger() {
         assert!(pool().preferred(&ids(A, &[0]), &[], 2).is_err());
         assert!(pool().preferred(&["GPU-c::0".to_string()], &[], 1).is_err());
+    }
+
+    #[test]
+    fn each_share_is_of_another_gpu_where_containers_may_have_several() {
+        let pool = pool().of_several(true);
+        let both = pool.preferred(&all(), &[], 2).unwrap();
+        assert_eq!(both, [ids(A, &[0]), ids(B, &[0])].concat());
+        assert_eq!(pool.gpus_of_all(&both).unwrap(), [A, B].into());
+        // One share: the GPU in use.
+        let used = [ids(A, &[0, 1, 2, 3]), ids(B, &[1, 2])].concat();
+        assert_eq!(pool.preferred(&used, &[], 1).unwrap(), ids(B, &[1]));
+        assert_eq!(
+            pool.preferred(&used, &ids(A, &[2]), 2).unwrap(),
+            [ids(A, &[2]), ids(B, &[1])].concat()
+        );
+        // Too few GPUs: it still returns as many as asked, and Allocate refuses them.
+        let three = pool.preferred(&used, &[], 3).unwrap();
+        assert_eq!(three.len(), 3);
+        assert!(
+            pool.gpus_of_all(&three)
+                .unwrap_err()
+                .to_string()
+                .contains("another GPU")
+        );
+        assert!(pool.preferred(&used, &[], 7).is_err());
+        assert!(pool.gpus_of_all(&[]).is_err());
     }
 
     #[test]

@@ -235,6 +235,31 @@ async fn preferred_shares_pack() {
 }
 
 #[tokio::test]
+async fn with_several_gpus_each_share_is_of_another_one() {
+    let mut node = Node::new();
+    touch(&node.path("dev/nvidia0"));
+    node.start_broker();
+    node.start_plugin(Some(&both()), &["--shares", "4", "--several-gpus"]);
+    let mut kubelet = node.kubelet();
+    let told = kubelet.registration().await;
+    let mut plugin = kubelet.plugin(&told).await;
+    let mut lists = plugin.lists().await;
+    let all = Plugin::wait(&mut lists, "GPU", HEALTHY).await;
+    let two = plugin.preferred(&all, 2).await.unwrap();
+    let answer = plugin.allocate(&two).await.unwrap();
+    assert_eq!(answer.envs["CUDA_VISIBLE_DEVICES"], format!("{A},{B}"));
+    let refused = plugin.allocate(&shares(A, 0..2)).await.unwrap_err();
+    assert!(refused.message().contains("another GPU"), "{refused}");
+    // One of the two is gone: the container gets neither.
+    fs::remove_file(node.path("dev/nvidia0")).unwrap();
+    Plugin::wait(&mut lists, A, UNHEALTHY).await;
+    assert_eq!(
+        plugin.allocate(&two).await.unwrap_err().code(),
+        tonic::Code::Unavailable
+    );
+}
+
+#[tokio::test]
 async fn a_kubelet_that_starts_anew_is_registered_with_again() {
     let mut node = Node::new();
     node.start_broker();
@@ -378,7 +403,8 @@ async fn gpus_are_found_by_the_module_and_named_by_cdi() {
     Plugin::wait(&mut plugin.lists().await, B, HEALTHY).await;
     let answer = plugin.allocate(&shares(B, 0..1)).await.unwrap();
     assert_eq!(answer.cdi_devices[0].name, format!("weft.dev/gpu={B}"));
-    assert_eq!(answer.envs.len(), 1);
+    assert_eq!(answer.envs.len(), 2);
+    assert_eq!(answer.envs["WEFT_OUTCOME"], "on");
     assert_eq!(answer.envs["WEFT_MEMORY"], "2048MiB");
     let file: serde_json::Value = serde_json::from_slice(&fs::read(cdi.join("weft.dev-gpu.json")).unwrap()).unwrap();
     assert_eq!(file["devices"][0]["name"], B);
@@ -447,8 +473,15 @@ fn contain(answer: &ContainerAllocateResponse, pod: &[(&str, &str)], command: &[
         .unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{said}");
-    // weft prints nothing of its own in a job.
-    assert_eq!(said, "");
+    // The pod's log gets the outcome, and nothing else of weft.
+    match pod.contains(&("WEFT_OUTCOME", "off")) {
+        true => assert_eq!(said, ""),
+        false => {
+            let outcome = |line: &str| line.starts_with("weft[") && line.contains("]: ran ");
+            assert!(said.lines().next().is_some_and(outcome), "{said}");
+            assert!(said.lines().all(|line| line.starts_with("weft[")), "{said}");
+        }
+    }
     serde_json::from_slice(&done.stdout).unwrap()
 }
 
@@ -495,7 +528,12 @@ async fn pods_are_jobs_of_the_nodes_broker() {
     let answer = plugin.allocate(&first).await.unwrap();
     // The downward API sets these from annotations. A missing annotation becomes an empty value.
     let service = contain(&answer, &[("WEFT_PRIORITY", "high"), ("WEFT_NAME", "service")], &job);
-    let training = contain(&answer, &[("WEFT_PRIORITY", ""), ("WEFT_NAME", "training")], &job);
+    let quiet = [
+        ("WEFT_PRIORITY", ""),
+        ("WEFT_NAME", "training"),
+        ("WEFT_OUTCOME", "off"),
+    ];
+    let training = contain(&answer, &quiet, &job);
     for (told, name, priority) in [(&service, "service", 0), (&training, "training", 5)] {
         assert_eq!(told["answer"], 49, "{told}");
         let clients = told["clients"].as_array().unwrap();
