@@ -5,11 +5,14 @@ Prometheus is Debian's own. Jobs are native clients of the simulated GPU. Withou
 a case that needs them fails with one line.
 """
 
+import contextlib
 import http.client
 import json
+import os
 import re
 import socket
 import stat
+from pathlib import Path
 
 import pytest
 from fixtures import debian
@@ -30,6 +33,13 @@ class MetricsScene(Scene):
     def __init__(self, folder, options, policy=None):
         super().__init__(folder, options, policy)
         self.broker.arguments += ["--metrics", "127.0.0.1:0"]
+        # Control groups of jobs, by the jobs' names.
+        self.groups = {}
+
+    def job(self, command, name=None, **options):
+        if group := self.groups.get(name):
+            command = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', group, *map(str, command)]
+        return super().job(command, name, **options)
 
     @property
     def address(self):
@@ -56,6 +66,47 @@ class MetricsScene(Scene):
 
 
 pytestmark = pytest.mark.scene(make=MetricsScene)
+
+# As the kubelet and a runtime name a container.
+CONTAINER = "0123456789abcdef" * 4
+PART = f"kubepods/burstable/pod8b1f1c0e-5c7b-4c1f-9a37-0e5d4f3a2b1c/{CONTAINER}"
+POD = {"namespace": "team-a", "pod": "serve-0", "container": "main"}
+# Labels that the operator's Prometheus gives to each series of a broker in a pod.
+TARGET = {"namespace": "weft-system", "pod": "weft-x7k2p", "container": "broker"}
+
+
+@contextlib.contextmanager
+def container():
+    """The control group of a container as the kubelet makes it, or None if none can be made."""
+    for root in map(Path, ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")):
+        top = root / f"weft-test-{os.getpid()}"
+        try:
+            (root / "cgroup.procs").stat()
+            (top / PART).mkdir(parents=True)
+        except OSError:
+            continue
+        try:
+            yield top / PART
+        finally:
+            parts = [top / PART, *(top / PART).parents]
+            idle = lambda: not (top / PART / "cgroup.procs").read_text().strip()  # noqa: E731
+            assert jobs.wait_until(idle, BOUND, step=0.1)
+            for part in parts[: parts.index(top) + 1]:
+                part.rmdir()
+        return
+    yield None
+
+
+def in_kubernetes(scene, group):
+    """Gives the broker what the chart gives it, and makes the service a container of a pod."""
+    links = scene.folder / "containers"
+    links.mkdir()
+    # Their targets are not mounted into the broker's container.
+    name = f"{POD['pod']}_{POD['namespace']}_{POD['container']}-{CONTAINER}.log"
+    (links / name).symlink_to("/var/log/pods/gone")
+    variables = {**scene.broker.variables(), "WEFT_NODE": "node-7", "WEFT_CONTAINER_LOGS": str(links)}
+    scene.broker.variables = lambda: variables
+    scene.groups = {"service": group} if group else {}
 
 
 @pytest.fixture(scope="session")
@@ -163,16 +214,48 @@ def test_the_text_is_the_same_by_command_socket_and_tcp(scene, programs):
 
 
 def test_prometheus_scrapes_and_the_dashboard_finds_what_it_asks_for(scene, programs):
-    scene.broker.start()
-    service, training = scene.pair()
-    server = Prometheus(programs, scene.folder, config(scene.address))
-    try:
-        look_at(scene, server, service, training)
-    finally:
-        server.stop()
+    with container() as group:
+        in_kubernetes(scene, group)
+        scene.broker.start()
+        service, training = scene.pair()
+        server = Prometheus(programs, scene.folder, of_pod(config(scene.address)))
+        try:
+            if group:
+                look_at_pods(scene, server, service, training)
+            look_at(scene, server, service, training, pods=group is not None)
+        finally:
+            server.stop()
+            scene.close()
+    if group is None:
+        pytest.skip("all but the labels of pods: no control group can be made here")
 
 
-def look_at(scene, server, service, training):
+def of_pod(text):
+    """The configuration as the operator makes it of the chart's PodMonitor."""
+    labels = "".join(f"\n          {name}: {value}" for name, value in TARGET.items())
+    text = re.sub(r"(- targets: .*)", rf"\1\n        labels:{labels}", text)
+    return text.replace("- job_name: weft", "- job_name: weft\n    honor_labels: true")
+
+
+def look_at_pods(scene, server, service, training):
+    """A job in a pod has the pod's names, another job none, the broker's series its own."""
+
+    def names(labels):
+        return {name: labels[name] for name in POD if name in labels}
+
+    (in_pod,) = server.until(f'weft_job_info{{pid="{service.pid}"}}')
+    assert names(in_pod[0]) == POD and in_pod[0]["node"] == "node-7", in_pod
+    (outside,) = server.until(f'weft_job_info{{pid="{training.pid}"}}')
+    assert names(outside[0]) == {}, outside
+    (broker,) = server.until("weft_broker_info")
+    assert names(broker[0]) == TARGET and broker[0]["node"] == "node-7", broker
+    # The sums that docs/kubernetes.md shows.
+    server.until('sum by (namespace, pod) (rate(weft_job_launches_total{pod!=""}[1m])) > 0')
+    clients = {row["pid"]: row for row in scene.status()["clients"]}
+    assert clients[service.pid]["pod"] == POD and clients[training.pid]["pod"] is None, clients
+
+
+def look_at(scene, server, service, training, pods):
     server.until('up{job="weft"} == 1', what="the broker is scraped")
     for role, job in (("foreground", service), ("background", training)):
         found = server.until(f'weft_job_info{{role="{role}"}}')
@@ -190,6 +273,8 @@ def look_at(scene, server, service, training):
     assert server.query('count({__name__=~"weft_.+"}) - on () scrape_samples_scraped')[0][1] == 0
     names = families(weft(scene, "metrics").stdout)
     for expression in expressions():
+        if 'pod!=""' in expression and not pods:
+            continue
         assert used(expression) and used(expression) <= names, f"{expression}: {used(expression) - names}"
         # Each panel has something to show, lateness included: the service waits, and is judged.
         server.until(expression, what=f"no series: {expression}")

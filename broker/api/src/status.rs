@@ -38,9 +38,12 @@ pub struct Status {
 pub struct BrokerStatus {
     /// Process id.
     pub pid: u32,
-    /// Name of its machine.
+    /// Name of its machine, or of its node in Kubernetes.
     #[serde(default)]
     pub node: String,
+    /// Whether it looks up the pods of its clients.
+    #[serde(default)]
+    pub knows_pods: bool,
     /// Package version.
     pub version: String,
     /// Protocol version.
@@ -168,6 +171,10 @@ pub struct ClientStatus {
     pub name: String,
     /// Command line; see [`ClientStatus::hide`].
     pub command: String,
+    /// Its container in Kubernetes; `None`: it has none, or the broker does not know it. See
+    /// [`ClientStatus::hide`].
+    #[serde(default)]
+    pub pod: Option<PodContainer>,
     /// 0 (most important) to 9.
     pub priority: u8,
     /// `alone`, `foreground`, `background`, `free`, or `waits for memory` before any role.
@@ -321,6 +328,17 @@ pub struct ClientStatus {
     pub outcome: Option<Outcome>,
 }
 
+/// A container of a pod, by the names that Kubernetes gives it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodContainer {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod.
+    pub pod: String,
+    /// The container within the pod.
+    pub container: String,
+}
+
 /// Movable memory of a client, and the latest order to move it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvictionStatus {
@@ -413,6 +431,7 @@ impl ClientStatus {
         self.command.clear();
         self.gang.clear();
         self.notes.clear();
+        self.pod = None;
         (self.profile, self.profile_trouble) = (None, None);
         if let Some(outcome) = &mut self.outcome {
             outcome.warnings.clear();

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use weft_api::outcome::Outcome;
 use weft_api::status::{BrokerStatus, ClientStatus, DeviceStatus, Status};
-use weft_daemon::metrics::{MetricsCache, MetricsFormat};
+use weft_daemon::metrics::{MetricsAudience, MetricsCache, MetricsFormat};
 use weft_daemon::test_driver::{FakeClient, FakeClients, TestDriver};
 use weft_protocol::lane::{Kind, Record};
 use weft_protocol::transport::map::SharedLane;
@@ -121,7 +121,7 @@ fn scrape(driver: &TestDriver) -> u64 {
         warnings: Vec::new(),
     };
     let before = used();
-    let text = MetricsCache::default().text(MetricsFormat::OpenMetrics, true, read);
+    let text = MetricsCache::default().text(MetricsFormat::OpenMetrics, MetricsAudience::Owner, read);
     let took = used() - before;
     assert_eq!(text.matches("weft_job_info{").count(), CLIENTS);
     took

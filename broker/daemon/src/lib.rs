@@ -171,13 +171,14 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         shared: options.door.is_shared(),
         live: Arc::clone(&live),
         other_brokers: other_brokers.clone(),
+        pods: clients::pods::PodNames::of_environment(),
         metrics: metrics::MetricsCache::default(),
     };
     let scraped = answers.clone();
     let metrics_server = metrics::MetricsServer::start(
         metrics_doors,
         options.door.is_shared(),
-        Box::new(move |format, named| scraped.metrics(format, named)),
+        Box::new(move |format, audience| scraped.metrics(format, audience)),
     )
     .context("cannot start a thread")?;
     let acceptor = reception::acceptor::Acceptor {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The table of attached clients.
+//! The table of attached clients, and their containers' names.
 #![forbid(unsafe_code)]
 
+pub mod pods;
 pub mod registry;

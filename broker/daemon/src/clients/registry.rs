@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
@@ -22,7 +22,7 @@ use weft_api::job_name;
 use weft_api::outcome::Requests;
 use weft_api::plain_text::clean;
 use weft_api::profile_path;
-use weft_api::status::{ClientStatus, EndedStatus, Ending, EvictionStatus, Exit, ExitCounts};
+use weft_api::status::{ClientStatus, EndedStatus, Ending, EvictionStatus, Exit, ExitCounts, PodContainer};
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::ToClient;
 use weft_protocol::fit::{MIN_LAUNCHES, ProfileFit};
@@ -82,6 +82,10 @@ pub struct Entry {
     pub over: AtomicBool,
     /// The end of its process.
     pub end: Arc<JobEnd>,
+    /// Ids of the containers that its process was in when it attached, the outermost first.
+    pub containers: Vec<String>,
+    /// Its container in Kubernetes, once known.
+    pub pod: OnceLock<PodContainer>,
     /// Kernels the client named.
     pub kernels: AtomicU64,
     /// Named kernels whose times the profile has.
@@ -180,6 +184,8 @@ impl Entry {
             goodbye: AtomicBool::new(false),
             over: AtomicBool::new(false),
             end: Arc::new(JobEnd::new(Process::unseen(new_client.pid), 0, None)),
+            containers: Vec::new(),
+            pod: OnceLock::new(),
             kernels: AtomicU64::new(0),
             known: AtomicU64::new(0),
             figures: Figures::default(),
@@ -227,6 +233,11 @@ impl Entry {
     /// Marks the process as not visible here.
     pub fn unseen(self) -> Entry {
         Entry { unseen: true, ..self }
+    }
+
+    /// Sets the ids of the containers that its process is in.
+    pub fn within(self, containers: Vec<String>) -> Entry {
+        Entry { containers, ..self }
     }
 
     /// Watches the process through this pidfd.
@@ -413,6 +424,7 @@ impl Entry {
             elsewhere: self.unseen,
             name: self.name.clone(),
             command: self.command.clone(),
+            pod: self.pod.get().cloned(),
             priority: self.priority.load(Ordering::Relaxed),
             mode: match self.lane.admission_slot.state() {
                 AdmissionState::Waits => "waits for memory",

@@ -2,11 +2,12 @@
 //! Cache of the last status for a second, and the pages made from it.
 #![forbid(unsafe_code)]
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::exposition::{self, MetricsFormat};
-use super::page::PageMaker;
+use super::page::{MetricsAudience, PageMaker};
 use weft_api::status::Status;
 
 /// Longest age of a status that is used again: several scrapers cost as much as one.
@@ -19,26 +20,25 @@ pub struct MetricsCache(Arc<Mutex<CachedStatus>>);
 #[derive(Debug, Default)]
 struct CachedStatus {
     last: Option<(Instant, Status)>,
-    /// Pages with, and below without, the names of jobs.
-    named: PageMaker,
-    unnamed: PageMaker,
+    makers: HashMap<MetricsAudience, PageMaker>,
 }
 
 impl MetricsCache {
-    /// The metrics as text. With `named`, jobs have the names of their scripts. `read` is called if
-    /// the last status is a second old or older.
-    pub fn text(&self, format: MetricsFormat, named: bool, read: impl FnOnce() -> Status) -> String {
-        self.text_at(Instant::now(), format, named, read)
+    /// The metrics as text. `read` is called if the last status is a second old or older.
+    pub fn text(&self, format: MetricsFormat, audience: MetricsAudience, read: impl FnOnce() -> Status) -> String {
+        self.text_at(Instant::now(), format, audience, read)
     }
 
-    fn text_at(&self, now: Instant, format: MetricsFormat, named: bool, read: impl FnOnce() -> Status) -> String {
+    fn text_at(
+        &self,
+        now: Instant,
+        format: MetricsFormat,
+        audience: MetricsAudience,
+        read: impl FnOnce() -> Status,
+    ) -> String {
         // Other callers wait meanwhile, at most as long as `weft status` may take.
         let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let CachedStatus {
-            last,
-            named: with,
-            unnamed: without,
-        } = &mut *cached;
+        let CachedStatus { last, makers } = &mut *cached;
         if last
             .as_ref()
             .is_some_and(|(taken, _)| now.saturating_duration_since(*taken) >= LONGEST_AGE)
@@ -46,8 +46,7 @@ impl MetricsCache {
             *last = None;
         }
         let (_, status) = last.get_or_insert_with(|| (now, read()));
-        let maker = if named { with } else { without };
-        let page = maker.page(status, named);
+        let page = makers.entry(audience).or_default().page(status, audience);
         drop(cached);
         exposition::text(&page, format)
     }
@@ -67,7 +66,10 @@ mod tests {
             let text = cache.text_at(
                 begin + Duration::from_millis(ms),
                 MetricsFormat::OpenMetrics,
-                ms % 2 == 0,
+                match ms % 2 {
+                    0 => MetricsAudience::Owner,
+                    _ => MetricsAudience::Network,
+                },
                 || {
                     asked += 1;
                     Status {

@@ -68,7 +68,7 @@ pub(super) fn text(page: &MetricsPage, format: MetricsFormat) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::page::PageMaker;
+    use super::super::page::{MetricsAudience, PageMaker};
     use super::*;
     use weft_api::status::{BrokerStatus, Status};
 
@@ -86,7 +86,7 @@ mod tests {
             ended: Vec::new(),
             warnings: Vec::new(),
         };
-        text(&PageMaker::default().page(&status, true), format)
+        text(&PageMaker::default().page(&status, MetricsAudience::Owner), format)
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //! Families of metrics: names, units and meanings.
 //!
 //! A job's series have labels that do not change while it runs: `node`, `client`, `name`,
-//! `cluster_job`, `pid`, `user` and `gpu`. Its role and priority, which may change, are in
-//! `weft_job_info`. If a counter's labels changed, it would restart in every query.
+//! `cluster_job`, `pid`, `user` and `gpu`; in Kubernetes also `namespace`, `pod` and `container`.
+//! Its role and priority, which may change, are in `weft_job_info`. If a counter's labels changed,
+//! it would restart in every query.
 #![forbid(unsafe_code)]
 
 use MetricKind::{Counter, Gauge, Info};

@@ -30,5 +30,6 @@ mod server;
 
 pub use self::cache::MetricsCache;
 pub use self::exposition::MetricsFormat;
+pub use self::page::MetricsAudience;
 
 pub(crate) use self::server::{MetricsDoors, MetricsServer};

@@ -39,6 +39,17 @@ const KINDS: [WarningKind; 9] = [
     WarningKind::NoMps,
 ];
 
+/// Readers of a page, by the names that they may see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MetricsAudience {
+    /// The broker's owner: names of jobs and of pods.
+    Owner,
+    /// Whoever reaches the TCP address that the administrator opened: names of pods.
+    Network,
+    /// Other users of the machine: neither.
+    Guest,
+}
+
 /// One value, with its labels as text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct MetricSample {
@@ -99,8 +110,8 @@ pub(super) struct PageMaker {
 }
 
 impl PageMaker {
-    /// The page of a status. With `named`, jobs have the names of their scripts.
-    pub fn page(&mut self, status: &Status, named: bool) -> MetricsPage {
+    /// The page of a status.
+    pub fn page(&mut self, status: &Status, audience: MetricsAudience) -> MetricsPage {
         let mut page = MetricsPage::default();
         of_broker(&mut page, status);
         of_warnings(&mut page, status);
@@ -109,7 +120,7 @@ impl PageMaker {
         let (mut labels, mut left_out) = (HashSet::new(), MetricsPage::default());
         for (place, client) in status.clients.iter().enumerate() {
             let page = if place < MOST_JOBS { &mut page } else { &mut left_out };
-            let of_job: Arc<str> = job_labels(&status.broker.node, client, gpus.get(&client.client), named).into();
+            let of_job: Arc<str> = job_labels(status, client, gpus.get(&client.client), audience).into();
             of_client(page, status, client, &of_job);
             labels.insert(of_job);
         }
@@ -281,20 +292,30 @@ fn cluster_job(name: &str) -> &str {
     }
 }
 
-fn job_labels(node: &str, client: &ClientStatus, gpu: Option<&String>, named: bool) -> String {
-    let name = match named {
-        true => clean(&client.name, LONGEST_NAME),
-        false => String::new(),
+fn job_labels(status: &Status, client: &ClientStatus, gpu: Option<&String>, audience: MetricsAudience) -> String {
+    let name = match audience {
+        MetricsAudience::Owner => clean(&client.name, LONGEST_NAME),
+        MetricsAudience::Network | MetricsAudience::Guest => String::new(),
     };
-    labels([
-        ("node", node.to_string()),
+    let of_job = labels([
+        ("node", status.broker.node.clone()),
         ("client", client.client.to_string()),
         ("name", name),
         ("cluster_job", cluster_job(&client.name).to_string()),
         ("pid", client.pid.to_string()),
         ("user", client.uid.to_string()),
         ("gpu", gpu.cloned().unwrap_or_default()),
-    ])
+    ]);
+    if !status.broker.knows_pods {
+        return of_job;
+    }
+    let pod = client.pod.as_ref().filter(|_| audience != MetricsAudience::Guest);
+    // A job outside of pods has empty ones. Prometheus then does not add those of the broker's pod.
+    let [namespace, pod, container] = pod.map_or([""; 3], |pod| {
+        [&pod.namespace, &pod.pod, &pod.container].map(String::as_str)
+    });
+    let of_pod = labels([("namespace", namespace), ("pod", pod), ("container", container)]);
+    format!("{of_job},{of_pod}")
 }
 
 /// A device's UUID in the format of `nvidia-smi -L` and the DCGM exporter.
@@ -335,9 +356,10 @@ fn labels<V: AsRef<str>, const N: usize>(pairs: [(&str, V); N]) -> String {
 mod tests {
     use serde_json::json;
 
+    use super::MetricsAudience::{Guest, Network, Owner};
     use super::*;
     use weft_api::outcome::{Outcome, Warning, Won};
-    use weft_api::status::DeviceStatus;
+    use weft_api::status::{DeviceStatus, PodContainer};
 
     pub(super) fn status(clients: Vec<ClientStatus>) -> Status {
         Status {
@@ -381,14 +403,14 @@ mod tests {
                 }),
                 ..Outcome::default()
             });
-            let page = maker.page(&status(vec![job]), true);
+            let page = maker.page(&status(vec![job]), Owner);
             [&family::JOB_GPU, &family::JOB_LATENESS, &family::JOB_LAUNCHES].map(|family| value(&page, family, ""))
         };
         assert_eq!(of(2_000_000_000, 500_000_000, 7), [Some(2.0), Some(0.5), Some(7.0)]);
         assert_eq!(of(1_000_000_000, -500_000_000, 8), [Some(2.0), Some(0.5), Some(8.0)]);
         assert_eq!(of(3_000_000_000, 600_000_000, 9), [Some(3.0), Some(0.6), Some(9.0)]);
         // A new job begins with its own figures.
-        assert_eq!(maker.page(&status(Vec::new()), true).samples(&family::JOB_GPU), []);
+        assert_eq!(maker.page(&status(Vec::new()), Owner).samples(&family::JOB_GPU), []);
         assert!(maker.highest.0.keys().all(|(name, _)| !name.starts_with("weft_job_")));
     }
 
@@ -397,9 +419,9 @@ mod tests {
         let mut maker = PageMaker::default();
         let mut job = client(1);
         job.memory = 5;
-        maker.page(&status(vec![job.clone()]), true);
+        maker.page(&status(vec![job.clone()]), Owner);
         job.memory = 3;
-        let page = maker.page(&status(vec![job]), true);
+        let page = maker.page(&status(vec![job]), Owner);
         assert_eq!(value(&page, &family::JOB_MEMORY, ""), Some(3.0));
     }
 
@@ -425,7 +447,7 @@ mod tests {
             device: None,
             text: String::new(),
         }];
-        let page = maker.page(&seen, true);
+        let page = maker.page(&seen, Owner);
         let gpu = "GPU-00112233-4455-6677-8899-aabbccddeeff";
         let who = format!(
             "node=\"gpu7\",client=\"3\",name=\"serve.py\",cluster_job=\"\",pid=\"43\",user=\"1000\",gpu=\"{gpu}\""
@@ -442,7 +464,7 @@ mod tests {
         assert_eq!(value(&page, &family::GPU_BACKGROUND, gpu), Some(0.25));
         assert_eq!(value(&page, &family::JOBS, "foreground"), Some(1.0));
         assert_eq!(value(&page, &family::JOBS, "background"), Some(0.0));
-        let page = maker.page(&seen, false);
+        let page = maker.page(&seen, Network);
         assert!(page.samples(&family::JOB)[0].labels.contains("name=\"\",cluster_job"));
         assert!(page.samples(&family::BROKER)[0].labels.contains("node=\"gpu7\""));
         assert!(
@@ -450,6 +472,38 @@ mod tests {
                 .labels
                 .starts_with("node=\"gpu7\",gpu=")
         );
+    }
+
+    #[test]
+    fn a_pods_names_are_for_the_network_and_only_where_there_are_pods() {
+        let mut job = client(1);
+        job.name = "secret".to_string();
+        job.pod = Some(PodContainer {
+            namespace: "team-a".to_string(),
+            pod: "train-0".to_string(),
+            container: "main".to_string(),
+        });
+        let mut seen = status(vec![job, client(2)]);
+        let of = |seen: &Status, audience| {
+            let page = PageMaker::default().page(seen, audience);
+            let labels = page
+                .samples(&family::JOB_RUN)
+                .iter()
+                .map(|sample| sample.labels.to_string());
+            labels.collect::<Vec<_>>()
+        };
+        assert!(of(&seen, Owner).iter().all(|labels| !labels.contains("namespace")));
+        seen.broker.knows_pods = true;
+        let pod = ",namespace=\"team-a\",pod=\"train-0\",container=\"main\"";
+        let none = ",namespace=\"\",pod=\"\",container=\"\"";
+        for (audience, first) in [(Owner, pod), (Network, pod), (Guest, none)] {
+            let labels = of(&seen, audience);
+            assert!(labels[0].ends_with(first) && labels[1].ends_with(none), "{labels:?}");
+            assert_eq!(labels[0].contains("secret"), audience == Owner, "{labels:?}");
+        }
+        // Nor may another user of the machine read them in the status.
+        seen.clients[0].hide();
+        assert_eq!(seen.clients[0].pod, None);
     }
 
     #[test]
@@ -467,7 +521,7 @@ mod tests {
         }
         let mut job = client(1);
         job.name = "secret[77]".to_string();
-        let page = PageMaker::default().page(&status(vec![job]), false);
+        let page = PageMaker::default().page(&status(vec![job]), Network);
         let labels = &page.samples(&family::JOB_RUN)[0].labels;
         assert!(
             labels.contains("name=\"\",cluster_job=\"77\"") && !labels.contains("secret"),
@@ -479,7 +533,7 @@ mod tests {
     fn further_jobs_are_counted_and_have_no_series() {
         let mut maker = PageMaker::default();
         let many = status((1..=MOST_JOBS as u64 + 7).map(client).collect());
-        let page = maker.page(&many, true);
+        let page = maker.page(&many, Owner);
         for family in [&family::JOB, &family::JOB_RUN, &family::JOB_WON] {
             assert_eq!(page.samples(family).len(), MOST_JOBS, "{}", family.name);
         }
@@ -499,7 +553,7 @@ mod tests {
             }),
             ..Outcome::default()
         });
-        let page = PageMaker::default().page(&status(vec![job]), true);
+        let page = PageMaker::default().page(&status(vec![job]), Owner);
         assert_eq!(value(&page, &family::JOB_WON, ""), Some(1.5));
         assert_eq!(value(&page, &family::JOB_LATENESS, ""), Some(0.0));
         assert_eq!(value(&page, &family::JOB_GPU, ""), None, "nothing to estimate from");
@@ -524,7 +578,7 @@ mod tests {
             job
         };
         let beside = |number: u64, job| status((1..=number).map(client).chain([job]).collect());
-        let mut gpu = |seen: Status| value(&maker.page(&seen, true), &family::JOB_GPU, "client=\"500\"");
+        let mut gpu = |seen: Status| value(&maker.page(&seen, Owner), &family::JOB_GPU, "client=\"500\"");
         assert_eq!(gpu(beside(3, job(9_000_000_000))), Some(9.0));
         assert_eq!(gpu(beside(MOST_JOBS as u64, job(8_000_000_000))), None);
         assert_eq!(gpu(beside(3, job(7_000_000_000))), Some(9.0));

@@ -26,6 +26,7 @@ use rustix::net::{
 
 use super::exposition::MetricsFormat;
 use super::http::{self, Wanted};
+use super::page::MetricsAudience;
 use crate::base::options::Door;
 use crate::base::thread_priority::ThreadPriority;
 use crate::server::{Asker, user_of};
@@ -170,8 +171,8 @@ impl MetricsDoors {
     }
 }
 
-/// Function that makes the text in a format, with or without the names of jobs.
-type Texts = Box<dyn Fn(MetricsFormat, bool) -> String + Send>;
+/// Function that makes the text in a format, with the names that its audience may see.
+type Texts = Box<dyn Fn(MetricsFormat, MetricsAudience) -> String + Send>;
 
 /// Handle of the thread that answers. When it is dropped, the thread ends and the sockets' files
 /// are removed.
@@ -225,7 +226,7 @@ enum ScrapePhase {
 #[derive(Debug)]
 struct Scraper {
     socket: OwnedFd,
-    named: bool,
+    audience: MetricsAudience,
     phase: ScrapePhase,
     deadline: Instant,
     /// Time of its last progress: its begin, the begin of its answer, or a read of the answer.
@@ -293,8 +294,13 @@ impl MetricsThread {
                     })
                 };
                 let moved = Instant::now();
+                let audience = match door.is_unix {
+                    _ if !self.shared || is_owner() => MetricsAudience::Owner,
+                    true => MetricsAudience::Guest,
+                    false => MetricsAudience::Network,
+                };
                 let scraper = Scraper {
-                    named: !self.shared || is_owner(),
+                    audience,
                     socket,
                     phase: ScrapePhase::Reads(Vec::new()),
                     deadline: moved + REQUEST_TIMEOUT,
@@ -322,7 +328,7 @@ impl Scraper {
     /// Continues until the socket would block. False: the connection is over.
     fn step(&mut self, texts: &Texts) -> bool {
         if let ScrapePhase::Reads(request) = &mut self.phase {
-            let Some(answer) = hear(&self.socket, request, self.named, texts) else {
+            let Some(answer) = hear(&self.socket, request, self.audience, texts) else {
                 return false;
             };
             match answer {
@@ -369,7 +375,7 @@ enum Heard {
 }
 
 /// Reads the request's bytes that have arrived; `None`: the scraper closed the connection.
-fn hear(socket: &OwnedFd, request: &mut Vec<u8>, named: bool, texts: &Texts) -> Option<Heard> {
+fn hear(socket: &OwnedFd, request: &mut Vec<u8>, audience: MetricsAudience, texts: &Texts) -> Option<Heard> {
     let mut part = [0; 1024];
     loop {
         match rustix::io::read(socket, &mut part) {
@@ -383,7 +389,7 @@ fn hear(socket: &OwnedFd, request: &mut Vec<u8>, named: bool, texts: &Texts) -> 
             Wanted::More => continue,
             Wanted::Refused(why, body) => http::refusal(why, body),
             Wanted::Metrics { format, body } => {
-                let text = texts(format, named);
+                let text = texts(format, audience);
                 http::answer("200 OK", format.media_type(), &text, body)
             }
         };
@@ -423,9 +429,9 @@ mod tests {
             });
             let answered = Arc::new(AtomicUsize::new(0));
             let count = Arc::clone(&answered);
-            let texts: Texts = Box::new(move |format, named| {
+            let texts: Texts = Box::new(move |format, audience| {
                 count.fetch_add(1, Ordering::Relaxed);
-                format!("{format:?} {named}\n{}", "x".repeat(2 << 20))
+                format!("{format:?} {audience:?}\n{}", "x".repeat(2 << 20))
             });
             Served {
                 address,
@@ -460,13 +466,13 @@ mod tests {
         let mut served = Served::new(false);
         let tcp = asked(served.tcp(), REQUEST);
         assert!(
-            tcp.starts_with("HTTP/1.1 200 OK\r\n") && tcp.contains("Prometheus true\n"),
+            tcp.starts_with("HTTP/1.1 200 OK\r\n") && tcp.contains("Prometheus Owner\n"),
             "{:.200}",
             tcp
         );
         assert!(tcp.len() > 2 << 20, "the whole answer came");
         let unix = asked(UnixStream::connect(served.path()).expect("connected"), REQUEST);
-        assert!(unix.contains("Prometheus true\n"), "{:.200}", unix);
+        assert!(unix.contains("Prometheus Owner\n"), "{:.200}", unix);
         let mode = fs::metadata(served.path()).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(asked(served.tcp(), "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
@@ -513,9 +519,9 @@ mod tests {
     #[test]
     fn a_shared_broker_tells_names_to_its_owner_alone() {
         let served = Served::new(true);
-        assert!(asked(served.tcp(), REQUEST).contains("Prometheus false\n"));
+        assert!(asked(served.tcp(), REQUEST).contains("Prometheus Network\n"));
         let unix = UnixStream::connect(served.path()).expect("connected");
-        assert!(asked(unix, REQUEST).contains("Prometheus true\n"));
+        assert!(asked(unix, REQUEST).contains("Prometheus Owner\n"));
     }
 
     #[test]

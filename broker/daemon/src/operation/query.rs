@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::thread::futex;
 
 use super::reload::LiveOptions;
+use crate::clients::pods::PodNames;
 use crate::clients::registry::{Entry, Registry, identity};
 use crate::history;
-use crate::metrics::{MetricsCache, MetricsFormat};
+use crate::metrics::{MetricsAudience, MetricsCache, MetricsFormat};
 use crate::outcomes::{OutcomeHandle, OutcomeReport};
 use crate::profiles::writer::{ProfileMessage, ProfileWriter};
 use crate::scheduler_mailbox::{Notice, SchedulerHandle};
@@ -58,6 +59,8 @@ pub struct QueryHandler {
     pub live: Arc<LiveOptions>,
     /// Other brokers that manage a device of this one.
     pub other_brokers: OtherBrokers,
+    /// Names of the containers in Kubernetes that clients run in.
+    pub pods: PodNames,
     /// Status last read for metrics.
     pub metrics: MetricsCache,
 }
@@ -170,7 +173,11 @@ impl QueryHandler {
                     true => MetricsFormat::OpenMetrics,
                     false => MetricsFormat::Prometheus,
                 };
-                Answer::Metrics(self.metrics(format, self.sees_own_alone(asker).is_none()))
+                let audience = match self.sees_own_alone(asker) {
+                    None => MetricsAudience::Owner,
+                    Some(_) => MetricsAudience::Guest,
+                };
+                Answer::Metrics(self.metrics(format, audience))
             }
             Question::Recorded(query) => self.recorded(query, asker),
             Question::Stop => {
@@ -354,15 +361,17 @@ impl QueryHandler {
         Answer::Set(found.len())
     }
 
-    /// The broker's metrics as text. With `named`, jobs have the names of their scripts.
-    pub fn metrics(&self, format: MetricsFormat, named: bool) -> String {
-        self.metrics.text(format, named, || self.status())
+    /// The broker's metrics as text, with the names that this audience may read.
+    pub fn metrics(&self, format: MetricsFormat, audience: MetricsAudience) -> String {
+        self.metrics.text(format, audience, || self.status())
     }
 
     /// The broker's whole status.
     pub fn status(&self) -> Status {
         let sums = self.registry.sums();
-        let mut clients: Vec<_> = self.registry.all().iter().map(|entry| entry.status()).collect();
+        let entries = self.registry.all();
+        self.pods.name(&entries);
+        let mut clients: Vec<_> = entries.iter().map(|entry| entry.status()).collect();
         clients.sort_by_key(|client| (client.priority, client.client));
         let waiting = self.admission.waiting();
         for client in &mut clients {
@@ -409,6 +418,7 @@ impl QueryHandler {
             broker: BrokerStatus {
                 pid: std::process::id(),
                 node: node(),
+                knows_pods: self.pods.are_known(),
                 version: env!("CARGO_PKG_VERSION").to_string(),
                 protocol: VERSION,
                 policy: self.policy.clone(),
@@ -445,14 +455,18 @@ impl QueryHandler {
     }
 }
 
-/// The machine's name, as in `uname -n`.
+/// Variable with the machine's name. In a pod, `uname -n` is the pod's name.
+const NODE_VARIABLE: &str = "WEFT_NODE";
+
+/// The machine's name: [`NODE_VARIABLE`], else as in `uname -n`.
 fn node() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let named = std::env::var(NODE_VARIABLE).ok().filter(|name| !name.trim().is_empty());
+    let name = named.unwrap_or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default());
     clean(name.trim(), LONGEST_NODE)
 }
 
-/// Longest name of a machine, characters: Linux' own bound.
-const LONGEST_NODE: usize = 64;
+/// Longest name of a machine, characters: of a node of Kubernetes, longer than Linux' own bound.
+const LONGEST_NODE: usize = 253;
 
 /// Rows of the history in one answer, about a megabyte.
 const MOST_ROWS_ANSWERED: u64 = 1_000;

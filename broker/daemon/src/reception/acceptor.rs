@@ -307,6 +307,12 @@ impl Acceptor {
             false if refines => new_client.refining(),
             false => new_client,
         };
+        let containers = pending_pid.map_or_else(Vec::new, |pid| self.answers.pods.containers_of(pid));
+        // If the process has ended, another one may have had its pid.
+        let new_client = match attached.life.ended() {
+            true => new_client,
+            false => new_client.within(containers),
+        };
         let entry = Arc::new(new_client.watched(attached.life.pidfd()));
         entry.figures.mode.store(Mode::Alone as u64, Ordering::Relaxed);
         let (priority, command) = (hello.priority, &entry.command);
