@@ -6,7 +6,8 @@
   manifests.py --plain         prints the chart with its defaults as one file
 
 Answers with JSON. Helm's own code renders; the schemas are those that Kubernetes publishes, strict:
-a field that there is not is a fault. Played with the Python of the set `kubernetes`.
+a field that there is not is a fault. The Prometheus operator's kind has a schema of its own here,
+after the operator's documentation. Played with the Python of the set `kubernetes`.
 """
 
 import json
@@ -15,14 +16,23 @@ from pathlib import Path
 
 import cel
 import helm_python
+import jsonschema
 import kubernetes_validate
 import yaml
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "chart"
 
 
+POD_MONITOR = Path(__file__).resolve().parent / "podmonitor.schema.json"
+
+
 def faults(document, versions):
     """A line for each fault of a manifest."""
+    if document.get("kind") == "PodMonitor":
+        schema = json.loads(POD_MONITOR.read_text())
+        for fault in jsonschema.Draft7Validator(schema).iter_errors(document):
+            yield f"PodMonitor: {'/'.join(map(str, fault.absolute_path))}: {fault.message}"
+        return
     for version in versions:
         try:
             kubernetes_validate.validate(document, version, strict=True)

@@ -27,6 +27,8 @@ VERSIONS = ["1.30", "1.33", "1.37"]
 # Seconds for one command, on two busy cores.
 BOUND = 120
 
+DASHBOARD = paths.ROOT / "deploy" / "grafana" / "weft.json"
+
 GPU = "GPU-5e1f6d75-6753-49e7-9a62-73696d670001"
 ALL = {
     "runtimeClassName": "nvidia",
@@ -35,6 +37,8 @@ ALL = {
     "shareMiB": 1024,
     "containerEnv": {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility", "ODD": 'a "b" c'},
     "imagePullSecrets": [{"name": "registry"}],
+    "podMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "prometheus"}},
+    "dashboard": {"enabled": True, "annotations": {"grafana_folder": "GPUs"}},
     "broker": {
         "metricsPort": 9431,
         "settings": {"slowdown": "2%", "refine": True, "idle-exit": "never", "turn": 9000},
@@ -70,6 +74,13 @@ def one(documents, kind):
     return found
 
 
+def settings(documents):
+    """The broker's weft.toml."""
+    maps = [document["data"] for document in documents if document["kind"] == "ConfigMap"]
+    (found,) = [data["weft.toml"] for data in maps if "weft.toml" in data]
+    return found
+
+
 def container(documents, name):
     spec = one(documents, "DaemonSet")["spec"]["template"]["spec"]
     (found,) = [each for each in [*spec["initContainers"], *spec["containers"]] if each["name"] == name]
@@ -82,8 +93,8 @@ def test_what_the_chart_makes_is_by_the_schemas(values):
     assert told["refused"] is None and told["faults"] == [], told
     assert told["lint"]["errors"] == [], told["lint"]
     kinds = {document["kind"] for document in told["documents"]}
-    policy = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
-    assert kinds == {"DaemonSet", "ConfigMap", "ServiceAccount"} | (policy if values else set())
+    more = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PodMonitor"}
+    assert kinds == {"DaemonSet", "ConfigMap", "ServiceAccount"} | (more if values else set())
 
 
 def test_a_fault_would_be_found():
@@ -93,6 +104,10 @@ def test_a_fault_would_be_found():
     spec["hostPid"] = spec.pop("hostPID")
     told = ask(texts=[json.dumps(one(broken, "DaemonSet"))])
     assert len(told["faults"]) == len(VERSIONS) and "hostPid" in told["faults"][0], told["faults"]
+    monitor = one(ask(values=ALL)["documents"], "PodMonitor")
+    monitor["spec"]["podMetricsEndpoints"][0] |= {"honorLabel": True, "interval": "fast"}
+    told = ask(texts=[json.dumps(monitor)])
+    assert len(told["faults"]) == 2, told["faults"]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +122,16 @@ def test_a_fault_would_be_found():
         {"broker": {"priorities": {"ann": "high"}}},
         {"broker": {"priorities": {"1000": "urgent"}}},
         {"policy": {"enabled": "yes"}},
+        {"broker": {"podLabels": "yes"}},
+        {"folders": {"containerLogs": "logs"}},
+        {"severalGpus": 2},
+        {"severalGpus": True, "shareMiB": 1024},
+        {"severalGpus": True, "cdi": {"enabled": True}},
+        {"podMonitor": {"enabled": True}},
+        {"podMonitor": {"interval": "fast"}},
+        {"podMonitor": {"labels": {"release": 1}}},
+        {"dashboard": {"enabled": "yes"}},
+        {"dashboard": {"labels": {"grafana_dashboard": 1}}},
         {"broker": {"settings": {"polcy": "weft"}}},
         {"broker": {"settings": {"policy": "wft"}}},
         {"broker": {"settings": {"slowdown": "a lot"}}},
@@ -124,16 +149,16 @@ def test_settings_of_the_chart_are_those_of_the_broker(folder):
     """Each key of weft.toml, with the sample's value: no more and no fewer."""
     text = (paths.ROOT / "deploy" / "weft.toml").read_text()
     section = text.split("[broker]")[1].split("[broker.weights]")[0]
-    settings = tomllib.loads(re.sub(r"^# (?=[a-z-]+ = )", "", section.partition("\n")[2], flags=re.M))
+    sample = tomllib.loads(re.sub(r"^# (?=[a-z-]+ = )", "", section.partition("\n")[2], flags=re.M))
     schema = json.loads((paths.ROOT / "deploy/kubernetes/chart/values.schema.json").read_text())
     known = schema["definitions"]["settings"]["properties"]
-    assert settings.keys() - known.keys() == {"metrics"} and not known.keys() - settings.keys()
-    del settings["metrics"]
-    for given in (settings, {"slowdown": 0.02}, {"slowdown": "2.5%"}, {"idle-exit": "never"}):
+    assert sample.keys() - known.keys() == {"metrics"} and not known.keys() - sample.keys()
+    del sample["metrics"]
+    for given in (sample, {"slowdown": 0.02}, {"slowdown": "2.5%"}, {"idle-exit": "never"}):
         told = ask(values={"broker": {"settings": given}})
         assert told["refused"] is None, told["refused"]
         file = folder / "weft.toml"
-        file.write_text(one(told["documents"], "ConfigMap")["data"]["weft.toml"])
+        file.write_text(settings(told["documents"]))
         variables = {"WEFT_CONFIG": str(file), "PATH": "/usr/bin:/bin"}
         words = [paths.WEFT, "config", "show", "--shared"]
         done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=BOUND)
@@ -159,7 +184,7 @@ def test_what_is_mounted_is_there_and_what_is_there_is_mounted():
 def test_the_broker_takes_what_the_chart_gives_it(values, folder):
     documents = ask(values=values)["documents"]
     file = folder / "weft.toml"
-    file.write_text(one(documents, "ConfigMap")["data"]["weft.toml"])
+    file.write_text(settings(documents))
     command = [paths.WEFT, "config", "show", "--shared", "--json"]
     variables = {"WEFT_CONFIG": str(file), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=BOUND)
@@ -174,7 +199,44 @@ def test_the_broker_takes_what_the_chart_gives_it(values, folder):
         assert not word.startswith("--") or word in helped.stdout, word
 
 
-@pytest.mark.parametrize("values", [{}, ALL], ids=["default", "everything"])
+def test_the_broker_learns_its_nodes_name_and_its_pods_names():
+    for values, are_known in [({}, True), ({"broker": {"podLabels": False}}, False)]:
+        documents = ask(values=values)["documents"]
+        broker = container(documents, "broker")
+        variables = {variable["name"]: variable for variable in broker["env"]}
+        node = variables["WEFT_NODE"]["valueFrom"]["fieldRef"]["fieldPath"]
+        assert node == "spec.nodeName", node
+        assert ("WEFT_CONTAINER_LOGS" in variables) == are_known, variables
+        mounts = {mount["mountPath"]: mount for mount in broker["volumeMounts"]}
+        assert ("/var/log/containers" in mounts) == are_known, mounts
+        if are_known:
+            assert variables["WEFT_CONTAINER_LOGS"]["value"] == "/var/log/containers"
+            assert mounts["/var/log/containers"]["readOnly"]
+
+
+def test_the_monitor_finds_the_brokers_and_the_dashboard_is_whole():
+    documents = ask(values=ALL)["documents"]
+    monitor = one(documents, "PodMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    pod = one(documents, "DaemonSet")["spec"]["template"]
+    labels = pod["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    # The alert rules select job="weft".
+    assert labels[monitor["spec"]["jobLabel"]] == "weft"
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (port,) = container(documents, "broker")["ports"]
+    assert (endpoint["port"], port["containerPort"]) == (port["name"], 9431)
+    assert endpoint["honorLabels"] and endpoint["interval"] == "1m"
+    maps = {each["metadata"]["name"]: each for each in documents if each["kind"] == "ConfigMap"}
+    board = maps["weft-dashboard"]
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(board["data"]["weft.json"]) == json.loads(DASHBOARD.read_text())
+
+
+SEVERAL = {"severalGpus": True}
+
+
+@pytest.mark.parametrize("values", [{}, ALL, SEVERAL], ids=["default", "everything", "several"])
 def test_the_plugin_takes_what_the_chart_gives_it(values):
     if not cluster_kubernetes.PLUGIN.exists():
         pytest.skip("the device plugin is not built: scripts/cluster kubernetes --check builds it")
@@ -246,7 +308,7 @@ class Node:
         self.scene = scene
         # Containers of other users look through it.
         scene.folder.chmod(0o755)
-        names = ("weft", "socket", "state", "kubelet", "device", "cdi")
+        names = ("weft", "socket", "state", "kubelet", "device", "cdi", "logs")
         self.folders = {name: scene.folder / f"node-{name}" for name in names}
         for folder in self.folders.values():
             folder.mkdir(mode=0o755)
@@ -280,11 +342,22 @@ class Node:
         self.running.append(job)
         return job
 
-    def pod(self, *options, uid=0):
-        """The output of a job in a container with a share."""
+    def pod(self, *options, uid=0, name=None):
+        """The row of a job in a container with a share. `name`: the container's part of the
+        kubelet's link to its log.
+        """
         job = [python(), cluster_kubernetes.JOB, self.folders["weft"] / "weft"]
         given = ["--device", f"weft.dev/gpu={self.uuid}", "--user", f"{uid}:{uid}"]
+        file, logs = self.scene.folder / "container-id", self.folders["logs"]
+        if name:
+            given += ["--cidfile", file, "--env", f"WAIT_FOR={logs / 'linked'}"]
+            given += ["--volume", f"{logs}:{logs}:ro"]
         done = self.start(*given, *options, *ROOTFS, *job)
+        if name:
+            there = lambda: file.exists() and len(file.read_text()) == 64  # noqa: E731
+            assert jobs.wait_until(lambda: there() or not done.running(), BOUND), done.explain()
+            (logs / f"{name}-{file.read_text()}.log").symlink_to("/var/log/pods/gone")
+            (logs / "linked").touch()
         assert done.wait(BOUND) == 0, done.explain()
         told = json.loads(done.stdout())
         assert told["answer"] == 49 and told["visible"] == self.uuid, told
@@ -314,11 +387,12 @@ def test_a_container_is_given_a_gpu_by_the_cdi_file(scene, node):
 def test_the_broker_needs_no_more_rights_than_the_chart_gives(node):
     """Its container as the chart has it: rights, mounts, options, settings, and read-only files."""
     folders = {name: str(node.folders[name]) for name in ("weft", "socket", "state", "kubelet")}
+    folders["containerLogs"] = str(node.folders["logs"])
     broker = {"priorities": {"61000": "high"}, "settings": {"slowdown": "2%"}}
     documents = ask(values={"folders": folders, "broker": broker})["documents"]
-    settings = node.scene.folder / "settings"
-    settings.mkdir()
-    (settings / "weft.toml").write_text(one(documents, "ConfigMap")["data"]["weft.toml"])
+    place = node.scene.folder / "settings"
+    place.mkdir()
+    (place / "weft.toml").write_text(settings(documents))
     spec = one(documents, "DaemonSet")["spec"]["template"]["spec"]
     given = container(documents, "broker")
     guard = given["securityContext"]
@@ -328,7 +402,7 @@ def test_the_broker_needs_no_more_rights_than_the_chart_gives(node):
     words += [word for name in guard["capabilities"]["drop"] for word in ("--cap-drop", name)]
     words += [word for name in guard["capabilities"]["add"] for word in ("--cap-add", name)]
     places = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each}
-    places["settings"] = settings
+    places["settings"] = place
     for mount in given["volumeMounts"]:
         mode = ":ro" if mount.get("readOnly") else ""
         words += ["--volume", f"{places[mount['name']]}:{mount['mountPath']}{mode}"]
@@ -336,7 +410,8 @@ def test_the_broker_needs_no_more_rights_than_the_chart_gives(node):
     (node.scene.folder / "own-device").mkdir()
     words += ["--volume", f"{node.scene.folder / 'own-device'}:{node.folders['device']}"]
     for variable in given["env"]:
-        words += ["--env", f"{variable['name']}={variable['value']}"]
+        # `valueFrom`: the node's name, which the kubelet fills in.
+        words += ["--env", f"{variable['name']}={variable.get('value', 'node-7')}"]
     # The image has it in /usr/bin.
     command = [node.folders["weft"] / "weft", *given["command"][1:], *given["args"]]
     words += ["--volume", f"{node.folders['weft']}:{node.folders['weft']}:ro"]
@@ -348,6 +423,9 @@ def test_the_broker_needs_no_more_rights_than_the_chart_gives(node):
     assert node.pod(*high)["priority"] == 5
     assert node.pod(*high, uid=61000)["priority"] == 0
     assert node.pod(*high, uid=61001)["priority"] == 5
+    # The runtime's control group has the container's id, and the kubelet's link its names.
+    named = {"namespace": "team-a", "pod": "train-0", "container": "main"}
+    assert node.pod(name="train-0_team-a_main")["pod"] == named
     assert broker.terminate(BOUND) == 0, broker.explain()
     assert list(node.folders["state"].iterdir()), "the history is on the node"
 
