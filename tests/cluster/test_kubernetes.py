@@ -17,6 +17,7 @@ import tomllib
 import pytest
 from fixtures import cluster_kubernetes
 from harness import jobs, paths
+from harness import package as packages
 from users import python
 
 DEPLOY = paths.ROOT / "deploy" / "kubernetes"
@@ -428,6 +429,48 @@ def test_the_broker_needs_no_more_rights_than_the_chart_gives(node):
     assert node.pod(name="train-0_team-a_main")["pod"] == named
     assert broker.terminate(BOUND) == 0, broker.explain()
     assert list(node.folders["state"].iterdir()), "the history is on the node"
+
+
+def test_the_images_commands_name_what_they_make():
+    """The folders that the file copies are those that its commands make."""
+    package, plugin, build = cluster_kubernetes.image_commands()
+    text = cluster_kubernetes.CONTAINERFILE.read_text()
+    found = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.M))
+    assert package == "scripts/package" and (paths.ROOT / package).exists()
+    assert found["TARBALL"] == str(packages.folder().relative_to(paths.ROOT))
+    crate = plugin.partition("--manifest-path ")[2].removesuffix("Cargo.toml")
+    assert found["PLUGIN"] == f"{crate}target/release/weft-device-plugin"
+    assert (paths.ROOT / crate / "src" / "main.rs").exists()
+    assert f"-t weft:{packages.version()} -f deploy/kubernetes/Containerfile ." in build
+
+
+def test_the_images_containers_serve_a_job(node):
+    """`install` and `broker` of the DaemonSet from the image, with the chart's own commands."""
+    image = cluster_kubernetes.IMAGE
+    if not image.exists():
+        pytest.skip("no image: scripts/cluster kubernetes --check builds it")
+    folders = {name: str(node.folders[name]) for name in ("weft", "socket", "state", "kubelet")}
+    documents = ask(values={"folders": folders, "broker": {"podLabels": False}})["documents"]
+    install, given = container(documents, "install"), container(documents, "broker")
+    for file in node.folders["weft"].iterdir():
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+    mount = ["--volume", f"{node.folders['weft']}:/host/weft", "--read-only", "--cap-drop", "ALL"]
+    done = node.start(*mount, f"docker-archive:{image}", *install["command"], *install["args"])
+    assert done.wait(BOUND) == 0, done.explain()
+    assert (node.folders["weft"] / "libweft.so").exists()
+    helped = node.start(f"docker-archive:{image}", "/usr/bin/weft-device-plugin", "--version")
+    assert helped.wait(BOUND) == 0, helped.explain()
+    assert helped.stdout().decode().split()[-1] == packages.version()
+    words = ["--pid", "host", "--read-only"]
+    for name in ("socket", "state"):
+        words += ["--volume", f"{node.folders[name]}:{node.folders[name]}"]
+    for variable in given["env"]:
+        words += ["--env", f"{variable['name']}={variable.get('value', 'node-7')}"]
+    broker = node.start(*words, f"docker-archive:{image}", *given["command"], *given["args"])
+    ready = jobs.wait_until(lambda: jobs.socket_answers(str(node.socket)), BOUND)
+    assert ready and broker.running(), broker.explain()
+    assert node.pod("--env", "WEFT_NAME=service")["name"] == "service"
+    assert broker.terminate(BOUND) == 0, broker.explain()
 
 
 def test_the_policy_refuses_what_weft_would_not_understand():
