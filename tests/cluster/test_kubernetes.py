@@ -42,7 +42,7 @@ ALL = {
     "dashboard": {"enabled": True, "annotations": {"grafana_folder": "GPUs"}},
     "broker": {
         "metricsPort": 9431,
-        "settings": {"slowdown": "2%", "refine": True, "idle-exit": "never", "turn": 9000},
+        "settings": {"slowdown": "2%", "refine": True, "idle-exit": "never", "max-swapped-out": 9000},
         "priorities": {"1000": "high", "1001": 3},
     },
     "policy": {"enabled": True, "highPriorityClasses": ["serving"]},
@@ -137,7 +137,7 @@ def test_a_fault_would_be_found():
         {"broker": {"settings": {"policy": "wft"}}},
         {"broker": {"settings": {"slowdown": "a lot"}}},
         {"broker": {"settings": {"slowdown": 2}}},
-        {"broker": {"settings": {"turn": -1}}},
+        {"broker": {"settings": {"max-swapped-out": -1}}},
         {"broker": {"settings": {"metrics": "0.0.0.0:9"}}},
     ],
     ids=json.dumps,
