@@ -19,6 +19,7 @@ use super::load::Load;
 use super::model::RunningJob;
 use super::need::{Device, DeviceId, Job};
 use super::state::Admission;
+use weft_protocol::Ns;
 
 impl Admission {
     /// Notes the bytes that an undeclared job now holds, with contexts.
@@ -35,6 +36,14 @@ impl Admission {
     /// Bytes that an undeclared job holds, by its last report.
     pub fn usage(&self, job: Job) -> Option<u64> {
         self.running.get(&job)?.usage.map(|usage| usage.current())
+    }
+
+    /// Bytes that undeclared jobs keep from less important ones at this time: the sum for all.
+    pub fn kept(&self, now: Ns) -> u64 {
+        let usages = self.running.values().filter_map(|running| running.usage);
+        usages
+            .map(|usage| usage.lately(now).max(usage.current()))
+            .fold(0, u64::saturating_add)
     }
 
     /// Bytes of a job's share that a request of this priority may have.

@@ -156,7 +156,9 @@ fn a_less_important_job_gets_what_was_not_held_for_five_seconds() {
     of.serve();
     of.now += 5 * S - 1;
     assert!(!of.takes(2, 8 * GB));
+    let kept = of.machine.kept(of.now);
     of.now += 1;
+    assert_eq!(kept - of.machine.kept(of.now), 12 * GB, "no event tells this");
     assert!(of.takes(2, 8 * GB));
     // The important one gets it back at once when the other one no longer holds it.
     of.frees(2);

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -81,6 +82,8 @@ pub struct Controller {
     caps: BTreeMap<User, UserCap>,
     /// Time of the last check of the memory that undeclared jobs hold.
     usage_noted: Ns,
+    /// Bytes that undeclared jobs kept from less important ones at the last check.
+    kept: u64,
     /// Whether the broker ends: no client gets a decision any more.
     closed: bool,
     /// Decisions that are not carried out yet.
@@ -115,6 +118,7 @@ impl Controller {
             rights: Rights::default(),
             caps: BTreeMap::new(),
             usage_noted: 0,
+            kept: 0,
             closed: false,
             decisions: Vec::new(),
             journal: Journal::new(ledger),
@@ -148,6 +152,11 @@ impl Controller {
     #[cfg(test)]
     pub fn parts(&mut self) -> (&mut Devices, &mut DeviceFacts, &mut DeviceObserver) {
         (&mut self.devices, &mut self.facts, &mut self.observer)
+    }
+
+    #[cfg(test)]
+    pub fn room(&mut self) -> &mut RoomMaking {
+        &mut self.room
     }
 
     /// The core.
@@ -374,7 +383,14 @@ impl Controller {
             return;
         }
         self.usage_noted = now;
-        let changed = self.note_usage();
+        let mut changed = self.note_usage();
+        // Less important jobs may have memory that a job has not held for a while, which no event
+        // tells.
+        let kept = self.machine.kept(now);
+        if mem::replace(&mut self.kept, kept) != kept {
+            self.apply(Event::Tick);
+            changed = true;
+        }
         self.take_back_for_waiters();
         if changed || !self.decisions.is_empty() {
             self.carry_out();

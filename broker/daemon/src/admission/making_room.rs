@@ -7,6 +7,8 @@
 //! * The fewest jobs, and of those the fewest bytes. No job twice within [`APART_NS`].
 //! * A job returns by the broker's order only if it left for that, and with its declared need.
 //!   `weft pause --evict` stays.
+//! * It also returns to memory that another job may have and does not hold (an engine that sleeps),
+//!   but only when it may move again: the other job gets that memory back.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -91,7 +93,7 @@ impl RoomMaking {
         let view = machine.view();
         orders.leave = self.leaving(now, &view, jobs, growth);
         if orders.leave.is_none() {
-            orders.back = self.fitting(&away, &view, jobs);
+            orders.back = self.fitting(now, &away, machine, jobs);
         }
         orders
     }
@@ -205,10 +207,11 @@ impl RoomMaking {
     }
 
     /// Jobs that left for room and fit again, while no more important job waits or has just grown.
-    fn fitting(&self, away: &[Job], view: &AdmissionView, jobs: &JobTable) -> Vec<Job> {
+    fn fitting(&self, now: Ns, away: &[Job], machine: &Admission, jobs: &JobTable) -> Vec<Job> {
+        let view = machine.view();
         let mut back = Vec::new();
         for (device, _, free) in &view.devices {
-            let mut free = *free;
+            let mut promised = 0;
             let mut on_device: Vec<_> = view
                 .running
                 .iter()
@@ -229,13 +232,24 @@ impl RoomMaking {
                         .iter()
                         .filter(|other| more_important(&other.ask))
                         .any(|other| returns(&other.ask.job) || grows(other));
-                if !waits && needs <= free {
-                    free -= needs;
+                let room = match self.may_leave(running.ask.job, now) {
+                    true => machine.obtainable(running.ask.job),
+                    false => *free,
+                };
+                if !waits && needs <= room.saturating_sub(promised) {
+                    promised += needs;
                     back.push(running.ask.job);
                 }
             }
         }
         back
+    }
+
+    /// Puts all moves so far into the past, so that the jobs may move again.
+    #[cfg(test)]
+    pub fn age(&mut self) {
+        self.ordered.clear();
+        self.grown.clear();
     }
 
     /// Jobs that were ordered to leave.

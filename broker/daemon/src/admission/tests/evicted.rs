@@ -2,6 +2,7 @@
 //! Jobs whose memory is on the host: others get it, and they claim it before they return.
 
 use super::*;
+use weft_protocol::admission_slot::DEFAULT_PATIENCE_NS;
 use weft_protocol::eviction::{EvictionCause, Residence, evicts};
 
 #[test]
@@ -112,4 +113,39 @@ fn a_call_of_an_idle_job_claims_its_memory_and_moves_a_less_important_job() {
     low.lane.eviction.answered.store(left, Ordering::Relaxed);
     assert!(soon(&broker, || quota() > 5 * GB), "{}", quota());
     assert!(!soon(&broker, || order() != left), "the other one has the memory");
+}
+
+#[test]
+fn a_job_returns_to_memory_that_a_sleeping_one_does_not_hold_once_it_may_move_again() {
+    let mut broker = Broker::begin(None);
+    let (one, two) = (Somebody::new(), Somebody::new());
+    let low = broker.comes(one.pid(), "low", 5 * GB, None);
+    let slot = &low.lane.eviction;
+    let order = || slot.order.load(Ordering::Relaxed);
+    low.lane.counters.memory.store(5 * GB, Ordering::Relaxed);
+    slot.movable.store(4 * GB, Ordering::Relaxed);
+    slot.set_residence(Residence::Device, 0, 0);
+    // An engine without a declared need wakes.
+    let engine = free_memory::undeclared(&mut broker, two.pid(), 2);
+    broker.handle.more(engine.client, 5 * GB, DEFAULT_PATIENCE_NS);
+    assert!(soon(&broker, || order() != 0));
+    let left = order();
+    low.lane.counters.memory.store(GB, Ordering::Relaxed);
+    slot.set_cause(EvictionCause::Room);
+    slot.set_residence(Residence::Evicted, 4 * GB, 1);
+    slot.answered.store(left, Ordering::Relaxed);
+    let memory = &engine.lane.counters.memory;
+    let granted = || engine.lane.admission_slot.quota.load(Ordering::Relaxed) >= 5 * GB;
+    assert!(soon(&broker, granted));
+    memory.store(5 * GB, Ordering::Relaxed);
+    broker.handle.controller().room().age();
+    assert!(!soon(&broker, || order() != left), "the engine holds it");
+    // It sleeps, and is more important.
+    memory.store(0, Ordering::Relaxed);
+    free_memory::until(&broker, || order() != left);
+    assert!(!evicts(order()));
+    // Its return gets the memory.
+    let quota = || low.lane.admission_slot.quota.load(Ordering::Relaxed);
+    broker.handle.more(low.client, 4 * GB, 0);
+    assert!(quota() >= 5 * GB, "{}", quota());
 }

@@ -8,7 +8,7 @@ use weft_protocol::admission_slot::DEFAULT_PATIENCE_NS;
 const LONG_NS: Ns = 60_000_000_000;
 
 /// A job without a declared need.
-fn undeclared(broker: &mut Broker, pid: u32, priority: u8) -> Arc<Entry> {
+pub(super) fn undeclared(broker: &mut Broker, pid: u32, priority: u8) -> Arc<Entry> {
     let entry = broker.new_job(pid, format!("job {pid}"));
     entry.priority.store(priority, Ordering::Relaxed);
     let wants = Wants {
@@ -38,7 +38,7 @@ fn answers(entry: &Entry) -> (u32, bool) {
 }
 
 /// Ticks until this holds.
-fn until(broker: &Broker, holds: impl Fn() -> bool) {
+pub(super) fn until(broker: &Broker, holds: impl Fn() -> bool) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while !holds() {
         assert!(std::time::Instant::now() < deadline, "not within 30 s");
