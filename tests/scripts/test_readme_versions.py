@@ -16,7 +16,8 @@ PACKAGES = {
     "JAX": ("jax", "jax"),
     "ONNX Runtime": ("onnx", "onnxruntime-gpu"),
     "transformers": ("hf", "transformers"),
-    "vLLM": ("vllm", "vllm"),
+    "vLLM with sleep mode": ("vllm", "vllm"),
+    "SGLang": ("sglang", "sglang"),
     "Ray": ("ray", "ray"),
 }
 
