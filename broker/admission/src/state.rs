@@ -130,7 +130,7 @@ impl Admission {
                 }
             }
             Event::Ends(job) => self.remove(job),
-            Event::Tick => {}
+            Event::Tick => self.refresh_usages(),
         }
         self.fifo_shadow.advance(self.now, &self.devices, &self.config);
         self.serve_requests(out);

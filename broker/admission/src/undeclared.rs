@@ -33,6 +33,14 @@ impl Admission {
         }
     }
 
+    /// Repeats each job's last report at this time. A job that frees its memory in steps and then
+    /// stays as it is would otherwise keep what it held after the first step.
+    pub(super) fn refresh_usages(&mut self) {
+        let now = self.now;
+        let usages = self.running.values_mut().filter_map(|running| running.usage.as_mut());
+        usages.for_each(|usage| usage.update(usage.current(), now));
+    }
+
     /// Bytes that an undeclared job holds, by its last report.
     pub fn usage(&self, job: Job) -> Option<u64> {
         self.running.get(&job)?.usage.map(|usage| usage.current())

@@ -166,6 +166,25 @@ fn a_less_important_job_gets_what_was_not_held_for_five_seconds() {
 }
 
 #[test]
+fn memory_that_was_freed_in_steps_is_had_without_a_further_report() {
+    let mut of = Device16::new();
+    of.asks(1, GB / 4, 0, false);
+    assert!(of.takes(1, 12 * GB));
+    of.serve();
+    // An engine that falls asleep: most of its memory goes after the first step.
+    for left in [11 * GB, 0] {
+        of.jobs.get_mut(&1).unwrap().bytes = left;
+        of.serve();
+    }
+    let before = of.machine.kept(of.now);
+    for _ in 0..2 {
+        of.now += 5 * S;
+        of.tell(Event::Tick);
+    }
+    assert_eq!(before - of.machine.kept(of.now), 12 * GB);
+}
+
+#[test]
 fn a_declared_job_keeps_what_it_does_not_hold() {
     let mut of = Device16::new();
     of.asks(1, 12 * GB, 9, true);
