@@ -22,7 +22,7 @@ def body():
         write_model(folder)
         engine = LLM(
             model=folder, skip_tokenizer_init=True, enforce_eager=True, max_model_len=64, enable_sleep_mode=True,
-            kv_cache_memory_bytes=CACHE_BYTES, max_num_seqs=4, disable_log_stats=True,
+            gpu_memory_utilization=0.5, kv_cache_memory_bytes=CACHE_BYTES, max_num_seqs=4, disable_log_stats=True,
         )
         wanted = SamplingParams(max_tokens=8, min_tokens=8, ignore_eos=True, temperature=0.0, detokenize=False)
         prompts = [{"prompt_token_ids": [1, 5, 6, 7]}, {"prompt_token_ids": [1, 9]}]
