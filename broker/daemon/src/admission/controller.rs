@@ -384,8 +384,8 @@ impl Controller {
         }
         self.usage_noted = now;
         let mut changed = self.note_usage();
-        // Less important jobs may have memory that a job has not held for a while, which no event
-        // tells.
+        // Less important jobs may have memory that a job has not held for a while. No event reports
+        // it.
         let kept = self.machine.kept(now);
         if mem::replace(&mut self.kept, kept) != kept {
             self.apply(Event::Tick);
