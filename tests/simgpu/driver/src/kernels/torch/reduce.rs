@@ -215,7 +215,12 @@ fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(),
         return Err(Fault::Parameters);
     }
     if is_too_large(inputs.saturating_mul(outputs), &[reduction.of]) {
-        return Ok(());
+        return write_zeros(
+            reduction,
+            &bytes[outputs_at..outputs_at + TWO],
+            (outputs, result),
+            memory,
+        );
     }
     let each_input = Walk::read(&bytes[inputs_at..outputs_at], 1).ok_or(Fault::Parameters)?;
     let each_output = Walk::read(&bytes[outputs_at..outputs_at + TWO], 2).ok_or(Fault::Parameters)?;
@@ -238,6 +243,25 @@ fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(),
         }
         let value = reduction.reduce(&values, factor).ok_or(Fault::Parameters)?;
         memory.write(result + to, &value.bytes(reduction.to)[..reduction.to.size()])?;
+    }
+    Ok(())
+}
+
+/// Sets the results of a reduction that is not computed to 0, if they are whole numbers: programs
+/// read them back as counts and indices. What was in that memory before may be anything.
+fn write_zeros(
+    reduction: Reduction,
+    each_output: &[u8],
+    (outputs, result): (u64, u64),
+    memory: &dyn Memory,
+) -> Result<(), Fault> {
+    if reduction.to.is_float() || is_too_large(outputs, &[reduction.to]) {
+        return Ok(());
+    }
+    let each_output = Walk::read(each_output, 2).ok_or(Fault::Parameters)?;
+    for output in 0..outputs {
+        let [to, ..] = each_output.offsets(output);
+        memory.write(result + to, &[0; 8][..reduction.to.size()])?;
     }
     Ok(())
 }
@@ -359,6 +383,12 @@ mod tests {
         assert_eq!(f32::from_bits(word()), 4.0);
         run(ARG_MAX, &op(&[0; 24], 16, (4, &[4]), (1, &[8, 4]), from, to), &memory);
         assert_eq!(word(), 1, "the first of equals");
+        run(
+            ARG_MAX,
+            &op(&[0; 24], 16, (1_000, &[4]), (1, &[8, 4]), from, to),
+            &memory,
+        );
+        assert_eq!(word(), 0, "too large to compute");
         let head = [0.25f32.to_le_bytes(), [0; 4]].concat();
         run(MEAN, &op(&head, 4, (4, &[4]), (1, &[4, 4]), from, to), &memory);
         assert_eq!(f32::from_bits(word()), 3.0);
