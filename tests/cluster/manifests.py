@@ -75,10 +75,11 @@ def plain():
     return HEAD + "---\n".join(parts)
 
 
-def verdict(policy, pod):
-    """The message by which a policy refuses a pod, or None: as an API server goes through it."""
+def verdict(policy, pod, before=None):
+    """The message by which a policy refuses a pod, or its update, or None: as an API server goes
+    through it."""
     found = {}
-    names = {"object": pod, "variables": found}
+    names = {"object": pod, "oldObject": before, "variables": found}
     for variable in policy["spec"]["variables"]:
         found[variable["name"]] = cel.evaluate(variable["expression"], names)
     for rule in policy["spec"]["validations"]:
@@ -99,6 +100,7 @@ def answer(question):
     found = [line for one in documents for line in faults(one, question["versions"])]
     policies = [one for one in documents if one["kind"] == "ValidatingAdmissionPolicy"]
     verdicts = [verdict(policies[0], pod) for pod in question.get("pods", [])]
+    verdicts += [verdict(policies[0], after, before) for before, after in question.get("updates", [])]
     linted = helm_python.lint(str(CHART)) if question.get("lint") else None
     told = {"documents": documents, "faults": found, "lint": linted, "verdicts": verdicts}
     return {**told, "refused": None}

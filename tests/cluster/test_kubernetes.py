@@ -493,6 +493,12 @@ def test_the_policy_refuses_what_weft_would_not_understand():
         assert said and ("a name: high" in said or "12GiB" in said), told
     for said in told[-len(above) :]:
         assert said == "weft.dev/priority: 0 to 4 is for pods of priority class serving", told
+    # A pod that is older than the policy can be updated, and so end.
+    kept = [(pod, {**pod, "metadata": {**pod["metadata"], "finalizers": []}}) for pod in (*wrong, *above)]
+    changed = [(pod(), priority("high")), (priority("low"), priority("urgent"))]
+    told = ask(values=ALL, updates=[*kept, *changed])["verdicts"]
+    assert told[: len(kept)] == [None] * len(kept), told
+    assert all(told[len(kept) :]), told
     # Without classes all pods may have any priority.
     anybody = {"policy": {"enabled": True}}
     assert ask(values=anybody, pods=above)["verdicts"] == [None] * len(above)

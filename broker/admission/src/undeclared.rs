@@ -73,7 +73,7 @@ impl Admission {
 
     /// Undeclared jobs of a device except `job`, with the bytes that a request of this priority may
     /// have.
-    fn all_unheld(&self, device: DeviceId, job: Job, priority: u8) -> impl Iterator<Item = (Job, u64)> {
+    pub fn all_unheld(&self, device: DeviceId, job: Job, priority: u8) -> impl Iterator<Item = (Job, u64)> {
         let others = self.running.values();
         let others = others.filter(move |it| it.device == device && it.ask.job != job);
         others

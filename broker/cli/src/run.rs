@@ -75,7 +75,8 @@ pub struct RunArgs {
     pub no_wait: bool,
     /// Kind of the job's device memory: on the device, or managed, so that jobs can run which
     /// together exceed the device; auto: managed only if the job would otherwise wait for device
-    /// memory; movable: weft pause --evict can move it to the host [env: WEFT_BACKING]
+    /// memory; movable: it moves to the host when a more important job needs the room, or by weft
+    /// pause --evict [env: WEFT_BACKING]
     #[arg(long, value_enum)]
     pub backing: Option<BackingOption>,
     /// Move the job's movable memory to the host once it has made no call for this long (10m, 90s);

@@ -128,12 +128,6 @@ pub enum ToBroker {
     },
     /// The client no longer waits for [`ToBroker::More`].
     NoMore,
-    /// The driver refused memory within the quota. The broker takes back the part of the quota that
-    /// the client does not hold, and answers as for [`ToBroker::More`].
-    Refused {
-        /// Free bytes, less than the refused ones.
-        free: u64,
-    },
     /// A job with auto backing ([`Wants::either`]) began on device memory because no answer came in
     /// time.
     OnDevice,
@@ -156,6 +150,12 @@ pub enum ToBroker {
     Outcome,
     /// Clean end.
     Goodbye,
+    /// The driver refused memory within the quota. The broker takes back the part of the quota that
+    /// the client does not hold, and answers as for [`ToBroker::More`].
+    Refused {
+        /// Free bytes, less than the refused ones.
+        free: u64,
+    },
 }
 
 /// Bytes of the longest plausible device name.

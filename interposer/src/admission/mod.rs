@@ -50,6 +50,9 @@ const HEARTBEAT_TIMEOUT_NS: Ns = 10_000_000_000;
 /// Absence of a broker at which a wait ends. Clients look for a new one once a second.
 const ABSENCE_TIMEOUT_NS: Ns = 3_000_000_000;
 
+/// Time for the next broker after one that was replaced, ns.
+const NEXT_BROKER_NS: Ns = 5_000_000_000;
+
 /// Longest wait for a broker that ends while its process still exists. It writes its books, and the
 /// next broker waits for them. On a slow disk that takes many seconds.
 const LONGEST_END_NS: Ns = 60_000_000_000;
@@ -677,14 +680,15 @@ impl DeviceAdmission {
             match self.ask_for_more(link, admission_slot) {
                 GrowthAnswer::Quota(quota) => return Some(quota),
                 GrowthAnswer::Denied => return None,
-                GrowthAnswer::Lost { patience } if self.comes_back(link, begun, patience) => {}
+                GrowthAnswer::Lost { patience } if patience > 0 && self.comes_back(link, begun, patience) => {}
                 GrowthAnswer::Lost { .. } => return Some(0),
             }
         }
     }
 
     /// Waits for the next broker after one that ended or was killed while this job waited. Returns
-    /// whether that one came within `patience` ns of `begun`.
+    /// whether that one came within `patience` ns of `begun`. The former broker may have let the
+    /// job wait for longer than that: then it has a moment.
     fn comes_back(&self, link: &BrokerLink, begun: Ns, patience: Ns) -> bool {
         let returns = self.wanted_back.load(Ordering::Relaxed);
         let signals = (!returns).then(interrupt::SignalWatch::begin);
@@ -693,7 +697,8 @@ impl DeviceAdmission {
         loop {
             let now = clock::now();
             let interrupted = signals.as_ref().is_some_and(interrupt::SignalWatch::came);
-            if now.saturating_sub(begun) >= patience || interrupted {
+            let is_late = now.saturating_sub(begun) >= patience && now.saturating_sub(ends) >= NEXT_BROKER_NS;
+            if is_late || interrupted {
                 return false;
             }
             if self.attached(link) && link.lane.admission_slot.quota.load(Ordering::Acquire) != 0 {

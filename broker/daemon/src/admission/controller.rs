@@ -1003,6 +1003,16 @@ impl Controller {
 
     // Running clients that want more.
 
+    /// Whether a client could get `bytes` beyond its quota if processes outside weft held less.
+    pub fn lacks_foreign(&self, client: u64, bytes: u64) -> bool {
+        let job = self.jobs.job_of(client);
+        let Some((job, (device, _))) = job.and_then(|job| Some((job, self.machine.share(job)?))) else {
+            return false;
+        };
+        let is_there = self.about(device).is_some_and(|about| about.foreign > 0);
+        is_there && self.machine.obtainable(job) < bytes
+    }
+
     /// Handles a client's request for `bytes` beyond its quota. It may wait up to `patience` ns, if
     /// they can become free.
     pub fn grow(&mut self, client: u64, bytes: u64, patience: Ns) {

@@ -127,7 +127,9 @@ impl Room {
             ToBroker::Wants(wants) => {
                 self.handle.wants(entry, &self.sender, wants);
             }
-            ToBroker::More { bytes, patience } => self.handle.more(client, bytes, patience),
+            ToBroker::More { bytes, patience } => {
+                self.handle.more(client, bytes, patience);
+            }
             ToBroker::NoMore => self.handle.no_more(client),
             ToBroker::Refused { free } => {
                 self.handle.refused(client, free);

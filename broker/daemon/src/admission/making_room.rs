@@ -38,6 +38,10 @@ const NEWCOMER_NS: Ns = 500_000_000;
 /// 1.1 GB/s, the rate of a slow host. A stopped job never answers.
 pub const LONGEST_MOVE_NS: Ns = 60_000_000_000;
 
+/// Time after a broker's start in which no memory returns, ns. Jobs that waited for more attach
+/// again and ask again within it: they look for a broker once a second.
+const REATTACH_NS: Ns = 5_000_000_000;
+
 /// Interval of checks, ns.
 const CHECK_NS: Ns = 250_000_000;
 
@@ -51,6 +55,8 @@ pub struct RoomMaking {
     /// Since when the memory of jobs leaves.
     leaving: HashMap<Job, Ns>,
     checked_at: Ns,
+    /// The first check.
+    begun: Option<Ns>,
 }
 
 /// Orders of a check.
@@ -66,6 +72,7 @@ impl RoomMaking {
     /// Checks all jobs, if it is time.
     pub fn check(&mut self, now: Ns, machine: &Admission, jobs: &JobTable, growth: &Growth) -> RoomOrders {
         let mut orders = RoomOrders::default();
+        let begun = *self.begun.get_or_insert(now);
         if now.saturating_sub(self.checked_at) < CHECK_NS {
             return orders;
         }
@@ -90,9 +97,8 @@ impl RoomMaking {
         if self.leaving.keys().any(|job| self.is_awaited(*job, now)) {
             return orders;
         }
-        let view = machine.view();
-        orders.leave = self.leaving(now, &view, jobs, growth);
-        if orders.leave.is_none() {
+        orders.leave = self.leaving(now, machine, jobs, growth);
+        if orders.leave.is_none() && now.saturating_sub(begun) >= REATTACH_NS {
             orders.back = self.fitting(now, &away, machine, jobs);
         }
         orders
@@ -117,10 +123,11 @@ impl RoomMaking {
         let awaited = jobs.on(own.device).filter(|(job, _)| self.is_awaited(*job, now));
         let leaving: u64 = awaited.map(|(_, gang)| leaving(gang)).sum();
         let rest = all.saturating_sub(leaving);
-        let mut devices = view.devices.iter();
-        let free = devices.find(|(device, ..)| device.id == own.device);
-        let is_enough = leaving > 0 && free.is_some_and(|(.., free)| rest <= *free);
-        let can = is_enough || self.room(now, &view, jobs, (&own.ask, rest, own.device)).is_some();
+        let is_enough = leaving > 0 && rest <= machine.obtainable(job);
+        let can = is_enough
+            || self
+                .room(now, (machine, &view), jobs, (&own.ask, rest, own.device))
+                .is_some();
         if can {
             self.grown.insert(job, now);
         }
@@ -138,10 +145,11 @@ impl RoomMaking {
     fn leaving(
         &mut self,
         now: Ns,
-        view: &AdmissionView,
+        machine: &Admission,
         jobs: &JobTable,
         growth: &Growth,
     ) -> Option<(Job, Vec<(Job, u64)>)> {
+        let view = &machine.view();
         let returning = view.running.iter().flat_map(|running| {
             let gang = jobs.gang(running.ask.job);
             let (returns, all) = gang.map_or((0, 0), |gang| (returning(gang), to_return(gang)));
@@ -160,7 +168,7 @@ impl RoomMaking {
         for (ask, needs, on) in returning.chain(growing).chain(waiting) {
             let may = |device: DeviceId| on.is_empty() || on.contains(&device);
             for (device, ..) in view.devices.iter().filter(|(device, ..)| may(device.id)) {
-                if let Some(chosen) = self.room(now, view, jobs, (ask, needs, device.id)) {
+                if let Some(chosen) = self.room(now, (machine, view), jobs, (ask, needs, device.id)) {
                     self.ordered.extend(chosen.iter().map(|(job, _)| (*job, now)));
                     return Some((ask.job, chosen));
                 }
@@ -169,16 +177,18 @@ impl RoomMaking {
         None
     }
 
-    /// Less important jobs whose memory is enough for these bytes there, with the free ones.
-    /// `None`: there are none, or the bytes are free.
+    /// Less important jobs whose memory is enough for these bytes there, with the free ones and
+    /// those that jobs may have and do not hold. `None`: there are none, or the bytes are free.
     fn room(
         &self,
         now: Ns,
-        view: &AdmissionView,
+        (machine, view): (&Admission, &AdmissionView),
         jobs: &JobTable,
         (ask, needs, on): (&Ask, u64, DeviceId),
     ) -> Option<Vec<(Job, u64)>> {
         let (.., free) = view.devices.iter().find(|(device, ..)| device.id == on)?;
+        let unheld: HashMap<Job, u64> = machine.all_unheld(on, ask.job, ask.priority).collect();
+        let free = unheld.values().fold(*free, |free, bytes| free.saturating_add(*bytes));
         let lower = |job: &Job| {
             let running = view.running.iter().find(|running| running.ask.job == *job);
             running.is_some_and(|running| running.ask.priority > ask.priority)
@@ -186,10 +196,13 @@ impl RoomMaking {
         let candidates: Vec<(Job, u64)> = jobs
             .on(on)
             .filter(|(job, _)| lower(job) && self.may_leave(*job, now))
-            .map(|(job, gang)| (job, gang.members.values().map(gain).sum()))
+            .map(|(job, gang)| {
+                let gains: u64 = gang.members.values().map(gain).sum();
+                (job, gains.saturating_sub(unheld.get(&job).copied().unwrap_or(0)))
+            })
             .filter(|(_, bytes)| *bytes > 0)
             .collect();
-        enough(needs.saturating_sub(*free), &candidates)
+        enough(needs.saturating_sub(free), &candidates)
     }
 
     /// Whether a job did not leave lately.

@@ -84,8 +84,8 @@ pub struct AdmissionHandle {
 /// After this time only the arrival waits ([`arrivals`]).
 const NVML_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Age up to which NVML's answer counts after a refused allocation, ns. It bounds the queries that
-/// a client can cause.
+/// Age up to which NVML's answer counts for a running client's request, ns. It bounds the queries
+/// that clients can cause.
 const RECENT_NS: Ns = 100_000_000;
 
 impl AdmissionHandle {
@@ -146,23 +146,38 @@ impl AdmissionHandle {
     }
 
     /// Handles a client that wants `bytes` beyond its quota and waits at most `patience` ns.
-    pub fn more(&self, client: u64, bytes: u64, patience: Ns) {
-        self.controller().grow(client, bytes, patience);
+    /// Returns the CPU time that other threads spent on it.
+    pub fn more(&self, client: u64, bytes: u64, patience: Ns) -> Duration {
+        let before = self.watch.spent();
+        // Memory of processes outside weft may have become free.
+        let asks = self.controller().lacks_foreign(client, bytes);
+        let reading = if asks { self.recent_reading() } else { None };
+        let mut controller = self.controller();
+        if let Some(reading) = reading {
+            controller.read(&reading);
+        }
+        controller.grow(client, bytes, patience);
+        self.watch.spent().saturating_sub(before)
     }
 
     /// Handles a client to which the driver refused memory within its quota, with this number of
     /// bytes free. Returns the CPU time that other threads spent on it.
     pub fn refused(&self, client: u64, free: u64) -> Duration {
         let before = self.watch.spent();
-        let is_recent = |reading: &Reading| clock::now().saturating_sub(reading.at) < RECENT_NS;
-        let last = self.watch.last(0).filter(is_recent);
-        let reading = last.or_else(|| self.watch.fresh(NVML_TIMEOUT));
+        let reading = self.recent_reading();
         let mut controller = self.controller();
         if let Some(reading) = reading {
             controller.read(&reading);
         }
         controller.refuse_granted(client, free);
         self.watch.spent().saturating_sub(before)
+    }
+
+    /// NVML's last answer if it is recent, else a new one.
+    fn recent_reading(&self) -> Option<Reading> {
+        let is_recent = |reading: &Reading| clock::now().saturating_sub(reading.at) < RECENT_NS;
+        let last = self.watch.last(0).filter(is_recent);
+        last.or_else(|| self.watch.fresh(NVML_TIMEOUT))
     }
 
     /// Ends a client's wait for more memory.

@@ -392,7 +392,10 @@ impl Control {
                 let of_others = self.admission.wants(entry, &peer.sender, Wants { user, gang, ..wants });
                 self.accounts.charge(entry.uid, of_others);
             }
-            ToBroker::More { bytes, patience } => self.admission.more(client, bytes, patience),
+            ToBroker::More { bytes, patience } => {
+                let of_others = self.admission.more(client, bytes, patience);
+                self.accounts.charge(entry.uid, of_others);
+            }
             ToBroker::NoMore => self.admission.no_more(client),
             ToBroker::Refused { free } => {
                 let of_others = self.admission.refused(client, free);

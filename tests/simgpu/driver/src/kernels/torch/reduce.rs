@@ -248,7 +248,7 @@ fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(),
 }
 
 /// Sets the results of a reduction that is not computed to 0, if they are whole numbers: programs
-/// read them back as counts and indices. What was in that memory before may be anything.
+/// read them back as counts and indices. That memory may have held anything before.
 fn write_zeros(
     reduction: Reduction,
     each_output: &[u8],
