@@ -273,8 +273,8 @@ def test_a_refused_allocation_leaves_the_job_no_larger_share(scene):
     scene.finish(greedy.job)
 
 
-@pytest.mark.parametrize("replaced", [False, True], ids=["killed", "replaced"])
-def test_a_job_that_waits_for_more_asks_the_next_broker(scene, replaced):
+@pytest.mark.parametrize("how", ["killed", "replaced", "replaced late"])
+def test_a_job_that_waits_for_more_asks_the_next_broker(scene, how):
     scene.device.settings["SIMGPU_MEMORY"] = str(GIB)
     scene.broker.start()
     low, works = working(scene, 120)
@@ -282,17 +282,23 @@ def test_a_job_that_waits_for_more_asks_the_next_broker(scene, replaced):
     free = service.does("read")["free"]
     service.tell(f"take {free + 60 * MIB}")
     assert jobs.wait_until(lambda: state(scene, low) == "leaving", BOUND), f"{service.answers()} {scene.row(low)}\n{service.job.explain()}"
-    if replaced:
-        done(scene, "broker", "--replace", "--background")
-    else:
+    if how == "replaced late":
+        # It has waited for longer than it would by itself.
+        assert not jobs.wait_until(lambda: len(service.answers()) > service.asked, 11), service.job.explain()
+    if how == "killed":
         scene.broker.job.kill()
         scene.broker.start()
+    else:
+        done(scene, "broker", "--replace", "--background")
     for job in (low, service.job):
         scene.attached(job)
-    assert jobs.wait_until(lambda: state(scene, low) == "leaving", BOUND), f"{service.answers()}\n{service.job.explain()}"
+    if how != "replaced late":
+        assert jobs.wait_until(lambda: state(scene, low) == "leaving", BOUND), f"{service.answers()}\n{service.job.explain()}"
     works.unlink()
     took = service.answer()
     assert took["result"] == 0, f"{took}\n{service.job.explain()}"
+    rows = json.loads(weft(scene, "queue", "--json").stdout)["running"]
+    assert all(row["share"] >= row["held"] for row in rows), rows
     service.tell("end")
     scene.finish(service.job)
     assert jobs.wait_until(lambda: state(scene, low) == "device", BOUND), scene.row(low)

@@ -739,6 +739,9 @@ impl DeviceAdmission {
             let returns = self.wanted_back.load(Ordering::Relaxed);
             let signals = (patience > 0 && !returns).then(interrupt::SignalWatch::begin);
             let mut waits = false;
+            let lost = |waits: bool| GrowthAnswer::Lost {
+                patience: if waits { patience } else { 0 },
+            };
             let mut beat = HeartbeatWatch::new(admission_slot, begun);
             while admission_slot.answers.load(Ordering::Acquire) == answers {
                 let now = clock::now();
@@ -761,9 +764,7 @@ impl DeviceAdmission {
                     false => beat.no_answer(now),
                 };
                 if silent || !is_asked() {
-                    return GrowthAnswer::Lost {
-                        patience: if waits { patience } else { 0 },
-                    };
+                    return lost(waits);
                 }
                 let _ = futex::wait(
                     &admission_slot.answers,
@@ -773,7 +774,11 @@ impl DeviceAdmission {
                 );
             }
             let quota = admission_slot.quota.load(Ordering::Acquire);
-            if quota >= wanted || quota == 0 || !is_asked() {
+            // Another lane's answers also differ.
+            if !is_asked() {
+                return lost(waits);
+            }
+            if quota >= wanted || quota == 0 {
                 if waits {
                     // The driver may not have the ended job's memory yet.
                     self.since.store(clock::now(), Ordering::Relaxed);
