@@ -244,9 +244,10 @@ def test_unused_shares_and_movable_memory_together_make_room(scene, movable):
     low = movable("low", 200, WEFT_PRIORITY="7")
     other, service = Told(scene, "other", WEFT_PRIORITY="0"), Told(scene, "service", WEFT_PRIORITY="0")
     # It frees its memory and keeps its share.
+    free = service.does("read")["free"]
     assert other.take(200 * MIB)["result"] == 0, other.job.explain()
     assert other.does("free")["result"] == 0, other.job.explain()
-    free = service.does("read")["free"]
+    service.reads(free)
     took = service.take(free + 100 * MIB)
     assert took["result"] == 0, f"{took}\n{service.job.explain()}"
     assert scene.row(low)["eviction"]["cause"] == "room", scene.row(low)
