@@ -97,9 +97,10 @@ impl RoomMaking {
         if self.leaving.keys().any(|job| self.is_awaited(*job, now)) {
             return orders;
         }
-        orders.leave = self.leaving(now, machine, jobs, growth);
+        let view = machine.view();
+        orders.leave = self.leaving(now, (machine, &view), jobs, growth);
         if orders.leave.is_none() && now.saturating_sub(begun) >= REATTACH_NS {
-            orders.back = self.fitting(now, &away, machine, jobs);
+            orders.back = self.fitting(now, &away, (machine, &view), jobs);
         }
         orders
     }
@@ -145,11 +146,10 @@ impl RoomMaking {
     fn leaving(
         &mut self,
         now: Ns,
-        machine: &Admission,
+        (machine, view): (&Admission, &AdmissionView),
         jobs: &JobTable,
         growth: &Growth,
     ) -> Option<(Job, Vec<(Job, u64)>)> {
-        let view = &machine.view();
         let returning = view.running.iter().flat_map(|running| {
             let gang = jobs.gang(running.ask.job);
             let (returns, all) = gang.map_or((0, 0), |gang| (returning(gang), to_return(gang)));
@@ -220,8 +220,13 @@ impl RoomMaking {
     }
 
     /// Jobs that left for room and fit again, while no more important job waits or has just grown.
-    fn fitting(&self, now: Ns, away: &[Job], machine: &Admission, jobs: &JobTable) -> Vec<Job> {
-        let view = machine.view();
+    fn fitting(
+        &self,
+        now: Ns,
+        away: &[Job],
+        (machine, view): (&Admission, &AdmissionView),
+        jobs: &JobTable,
+    ) -> Vec<Job> {
         let mut back = Vec::new();
         for (device, _, free) in &view.devices {
             let mut promised = 0;

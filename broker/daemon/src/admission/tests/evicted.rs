@@ -50,16 +50,23 @@ fn soon(broker: &Broker, holds: impl Fn() -> bool) -> bool {
     })
 }
 
+/// A job that holds 5 GiB on the device, of which 4 can move.
+fn movable(broker: &mut Broker, process: &Somebody) -> Arc<Entry> {
+    let low = broker.comes(process.pid(), "low", 5 * GB, None);
+    let slot = &low.lane.eviction;
+    low.lane.counters.memory.store(5 * GB, Ordering::Relaxed);
+    slot.movable.store(4 * GB, Ordering::Relaxed);
+    slot.set_residence(Residence::Device, 0, 0);
+    low
+}
+
 #[test]
 fn a_less_important_jobs_memory_makes_room_and_returns() {
     let mut broker = Broker::begin(None);
     let (one, two) = (Somebody::new(), Somebody::new());
-    let low = broker.comes(one.pid(), "low", 5 * GB, None);
+    let low = movable(&mut broker, &one);
     let slot = &low.lane.eviction;
     let order = || slot.order.load(Ordering::Relaxed);
-    low.lane.counters.memory.store(5 * GB, Ordering::Relaxed);
-    slot.movable.store(4 * GB, Ordering::Relaxed);
-    slot.set_residence(Residence::Device, 0, 0);
     let high = broker.comes(two.pid(), "high", 5 * GB, None);
     assert!(!soon(&broker, || order() != 0), "equals leave each other their memory");
     broker.handle.priority(high.client, 2);
@@ -119,12 +126,9 @@ fn a_call_of_an_idle_job_claims_its_memory_and_moves_a_less_important_job() {
 fn a_job_returns_to_memory_that_a_sleeping_one_does_not_hold_once_it_may_move_again() {
     let mut broker = Broker::begin(None);
     let (one, two) = (Somebody::new(), Somebody::new());
-    let low = broker.comes(one.pid(), "low", 5 * GB, None);
+    let low = movable(&mut broker, &one);
     let slot = &low.lane.eviction;
     let order = || slot.order.load(Ordering::Relaxed);
-    low.lane.counters.memory.store(5 * GB, Ordering::Relaxed);
-    slot.movable.store(4 * GB, Ordering::Relaxed);
-    slot.set_residence(Residence::Device, 0, 0);
     // An engine without a declared need wakes.
     let engine = free_memory::undeclared(&mut broker, two.pid(), 2);
     broker.handle.more(engine.client, 5 * GB, DEFAULT_PATIENCE_NS);
