@@ -3,6 +3,7 @@
 jobs do not hold."""
 
 import pytest
+from built import compiled
 from fixtures.scene import BOUND
 from fixtures.told import Told
 from harness import jobs, paths
@@ -114,3 +115,15 @@ def test_who_fits_beside_memory_on_its_way_back_does_not_wait_for_it(rust):
 @pytest.mark.finding("attack-A9")
 def test_a_process_of_the_book_is_no_stranger(rust):
     rust("weft-daemon", f"{FREE_MEMORY}::a_process_of_the_book_is_no_stranger")
+
+
+def test_a_threads_hopeless_request_costs_another_thread_nothing(scene):
+    scene.device.settings.update(SIMGPU_MEMORY=str(8 * GIB))
+    ready, go = scene.folder / "ready", scene.folder / "go"
+    go.touch()
+    job = scene.job([compiled(scene, "memory_claims.c"), ready, go])
+    assert jobs.wait_until(ready.exists, BOUND), job.explain()
+    scene.broker.start()
+    scene.attached(job)
+    go.unlink()
+    assert job.wait(BOUND) == 0, f"{job.stdout()}\n{job.explain()}"

@@ -67,6 +67,9 @@ const RELEASE_NS: Ns = 2_000_000_000;
 /// Time to read the broker's reason for a refusal.
 const REASON_TIMEOUT: Duration = Duration::from_millis(300);
 
+/// Attempts of a claim whose quota others take meanwhile.
+const CLAIM_TRIES: usize = 8;
+
 /// Interval between two checks for Ctrl-C.
 const POLL_NS: Ns = 100_000_000;
 
@@ -237,19 +240,10 @@ impl DeviceAdmission {
         self.turned_away.load(Ordering::Acquire)
     }
 
-    /// Returns bytes held plus claimed.
-    fn add_claim(&self, bytes: u64) -> u64 {
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        let before = self.wanted.fetch_add(bytes, Ordering::AcqRel);
-        u64::try_from(before.saturating_add(bytes)).unwrap_or(0)
-    }
-
-    /// Claims bytes only if the sum stays within `quota`.
+    /// Claims bytes only if the sum stays within `quota`. 0: nothing is counted.
     fn add_claim_within(&self, bytes: u64, quota: u64) -> bool {
-        let (bytes, quota) = (
-            i64::try_from(bytes).unwrap_or(i64::MAX),
-            i64::try_from(quota).unwrap_or(i64::MAX),
-        );
+        let most = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        let (bytes, quota) = (most(bytes), if quota == 0 { i64::MAX } else { most(quota) });
         let fits = |wanted: i64| wanted.checked_add(bytes).filter(|wanted| *wanted <= quota);
         self.wanted
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, fits)
@@ -468,7 +462,7 @@ impl DeviceAdmission {
     /// them.
     pub fn reserve(&'static self, link: &'static BrokerLink, bytes: u64) -> Option<Grant> {
         // Each attempt takes a message, and the broker takes quota back some times a second.
-        for _ in 0..8 {
+        for _ in 0..CLAIM_TRIES {
             // An internal error forbids nothing.
             let quota = guarded(|| self.claim(link, bytes)).unwrap_or(Some(0))?;
             let mut grant = self.reserve_context(link);
@@ -582,24 +576,20 @@ impl DeviceAdmission {
         if quota != 0 {
             self.last_quota.store(quota, Ordering::Relaxed);
         }
-        if self.add_claim(bytes) <= quota || quota == 0 {
+        if self.add_claim_within(bytes, quota) {
             return Some(quota);
         }
-        if let Some(quota) = self.grow(link, admission_slot) {
-            return Some(quota);
-        }
-        self.unclaim(bytes);
-        let alone = self.claim_alone(admission_slot, bytes);
-        if alone.is_none() {
+        let grown = self.grow(link, admission_slot, bytes);
+        let grown = grown.or_else(|| self.claim_alone(admission_slot, bytes));
+        if grown.is_none() {
             self.held_then.store(self.held(), Ordering::Relaxed);
             self.denied.store(clock::now(), Ordering::Relaxed);
         }
-        alone
+        grown
     }
 
-    /// Claims again if the bytes fit. Another thread's failing claim may have caused the refusal,
-    /// so this repeats until that claim has ended. A claim that waits for a silent broker takes
-    /// nothing from it.
+    /// Claims again if the bytes fit. Another thread's claim without a broker may have caused the
+    /// refusal, so this repeats until that claim has ended.
     fn claim_alone(&self, admission_slot: &AdmissionSlot, bytes: u64) -> Option<u64> {
         let begun = clock::now();
         loop {
@@ -611,8 +601,7 @@ impl DeviceAdmission {
                 return Some(quota);
             }
             if clock::now().saturating_sub(begun) > ANSWER_TIMEOUT_NS {
-                self.add_claim(bytes);
-                return Some(quota);
+                return self.add_claim_within(bytes, 0).then_some(quota);
             }
             thread::rest(Duration::from_micros(100));
         }
@@ -659,14 +648,20 @@ impl DeviceAdmission {
         self.end_claim(0, bytes);
     }
 
-    /// Asks for more quota. Returns it if it suffices now; 0: no broker answers.
-    fn grow(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> Option<u64> {
+    /// Asks for more quota, and claims bytes of it. Returns the quota; 0: no broker answers. Only
+    /// granted claims count, so a request that no device can meet costs other threads nothing.
+    fn grow(&self, link: &BrokerLink, admission_slot: &AdmissionSlot, bytes: u64) -> Option<u64> {
+        let claim_in = |quota: u64| self.add_claim_within(bytes, quota).then_some(quota);
         let mut beat = HeartbeatWatch::new(admission_slot, clock::now());
         while self.growing.swap(true, Ordering::AcqRel) {
             let waits = admission_slot.growing.load(Ordering::Acquire) != 0;
             beat.update(admission_slot, clock::now());
+            // Another thread got or returned enough.
+            if let Some(quota) = claim_in(admission_slot.quota.load(Ordering::Acquire)) {
+                return Some(quota);
+            }
             if beat.no_answer(clock::now()) && !waits {
-                return Some(0);
+                return claim_in(0);
             }
             thread::rest(if waits {
                 Duration::from_millis(5)
@@ -676,14 +671,20 @@ impl DeviceAdmission {
         }
         let _turn = GrowthTurn(&self.growing);
         let begun = clock::now();
-        loop {
-            match self.ask_for_more(link, admission_slot) {
-                GrowthAnswer::Quota(quota) => return Some(quota),
+        // Another thread may claim what this one got.
+        for _ in 0..CLAIM_TRIES {
+            match self.ask_for_more(link, admission_slot, bytes) {
+                GrowthAnswer::Quota(quota) => {
+                    if let Some(quota) = claim_in(quota) {
+                        return Some(quota);
+                    }
+                }
                 GrowthAnswer::Denied => return None,
                 GrowthAnswer::Lost { patience } if patience > 0 && self.comes_back(link, begun, patience) => {}
-                GrowthAnswer::Lost { .. } => return Some(0),
+                GrowthAnswer::Lost { .. } => return claim_in(0),
             }
         }
+        None
     }
 
     /// Waits for the next broker after one that ended or was killed while this job waited. Returns
@@ -713,14 +714,16 @@ impl DeviceAdmission {
         }
     }
 
-    fn ask_for_more(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> GrowthAnswer {
+    /// Asks for a quota that has room for `own` more bytes.
+    fn ask_for_more(&self, link: &BrokerLink, admission_slot: &AdmissionSlot, own: u64) -> GrowthAnswer {
         // Another broker's lane has no answer to this request.
         let attachment = link.attachment();
         let is_asked = || self.attached(link) && link.attachment() == attachment;
         for coarse in [true, false] {
             let quota = admission_slot.quota.load(Ordering::Acquire);
-            let wanted = self.wanted();
-            let lacks = wanted.saturating_sub(quota);
+            let wanted = self.wanted().saturating_add(own);
+            // A share of nothing is a quota of one byte.
+            let lacks = wanted.saturating_sub(if quota == 1 { 0 } else { quota });
             if quota == 0 || lacks == 0 {
                 return GrowthAnswer::Quota(quota);
             }
@@ -750,7 +753,7 @@ impl DeviceAdmission {
                     waits = true;
                     let enough = || {
                         let quota = admission_slot.quota.load(Ordering::Acquire);
-                        (self.wanted() <= quota).then_some(quota)
+                        (self.wanted().saturating_add(own) <= quota).then_some(quota)
                     };
                     // Ctrl-C came, or another thread returned enough.
                     if signals.as_ref().is_some_and(interrupt::SignalWatch::came) || enough().is_some() {
