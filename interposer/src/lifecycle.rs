@@ -24,11 +24,6 @@ use crate::{deferred, movable, paging, process, throttle, trace};
 /// 0 = not initialised, 1 = initialised.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 
-/// Marks the process as one that is about to begin its session, until the mark is dropped.
-pub fn starts() -> Option<process::StartMark> {
-    guarded(|| if has_begun() { None } else { process::mark_start() }).flatten()
-}
-
 /// Begins the session after a successful `cuInit`; cheap after the first call. Waits for a broker
 /// for at most 5 s.
 pub fn initialised() {

@@ -64,24 +64,15 @@ pub fn mark() {
     }
 }
 
-/// A page that shows `weft status` that a process is about to attach. Its driver starts up, which
-/// takes seconds on a busy machine.
-#[derive(Debug)]
-pub struct StartMark(*mut c_void);
-
-/// Maps that page. `None`: there is no memory, or no such system call.
-pub fn mark_start() -> Option<StartMark> {
-    let file = memfd_create(c"weft-starts", MemfdFlags::CLOEXEC).ok()?;
-    ftruncate(&file, PAGE_BYTES as u64).ok()?;
-    // SAFETY: a new mapping of its own, which no code reads.
-    let page = unsafe { mmap(ptr::null_mut(), PAGE_BYTES, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
-    page.ok().map(StartMark)
-}
-
-impl Drop for StartMark {
-    fn drop(&mut self) {
-        // SAFETY: the page mapped at the mark's start, which no other code knows.
-        let _ = unsafe { munmap(self.0, PAGE_BYTES) };
+/// Maps a page by whose name `weft status` sees that the process opens the driver through weft.
+/// Children of a fork have it, too. Without memory it is missing.
+pub fn mark_driver() {
+    let Ok(file) = memfd_create(c"weft-driver", MemfdFlags::CLOEXEC) else {
+        return;
+    };
+    if ftruncate(&file, PAGE_BYTES as u64).is_ok() {
+        // SAFETY: a new mapping of its own, which no code reads.
+        let _ = unsafe { mmap(ptr::null_mut(), PAGE_BYTES, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
     }
 }
 

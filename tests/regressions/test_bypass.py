@@ -5,6 +5,7 @@ not."""
 import os
 import shutil
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,36 @@ def test_a_job_whose_driver_starts_up_is_not_past_weft(scene):
         assert str(job.pid) not in weft(scene, "status").stdout
         asked.close()
         job.kill()
+
+
+# A job's process that opens the driver, and a child that is no job of the broker.
+FORKS = """
+import ctypes, os, sys, time
+driver = ctypes.CDLL("libcuda.so.1")
+assert driver.cuInit(0) == 0 if sys.argv[1] == "job" else driver.cuDriverGetVersion(ctypes.byref(ctypes.c_int())) == 0
+child = os.fork()
+if child:
+    print(child, flush=True)
+while os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("kind", ["job", "no job"])
+def test_a_child_of_a_process_under_weft_is_not_past_weft(scene, kind):
+    scene.broker.start()
+    process = scene.job([sys.executable, "-c", FORKS, kind, scene.running])
+    assert jobs.wait_until(lambda: process.stdout().endswith(b"\n"), BOUND), process.explain()
+    child = int(process.stdout())
+    maps = Path(f"/proc/{child}/maps").read_text()
+    assert "libweft.so" in maps and "libsimcuda.so" in maps, maps
+    if kind == "job":
+        scene.attached(process)
+    assert jobs.wait_until(lambda: (scene.broker.status() or {"broker": {"uptime_s": 0}})["broker"]["uptime_s"] > 4, BOUND)
+    page = weft(scene, "status").stdout
+    assert "past weft" not in page, page
+    scene.running.unlink()
+    scene.finish(process)
 
 
 @pytest.mark.finding("clients-F5")

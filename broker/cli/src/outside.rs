@@ -30,9 +30,11 @@ const MUSL: &str = "is built for musl, whose dynamic linker cannot load weft's l
 /// Container engines whose service starts the containers, without the caller's environment.
 const ENGINES: [&str; 4] = ["docker", "podman", "nerdctl", "kubectl"];
 
-/// Names in a process's maps: the memory that a job shares with its broker, and the page of a job
-/// that is about to attach.
-const OF_JOBS: [&[u8]; 2] = [b"/memfd:weft-lane", b"/memfd:weft-starts"];
+/// Name in the maps of a process that opened the driver through weft, and of its forked children.
+const THROUGH_WEFT: &[u8] = b"/memfd:weft-driver";
+
+/// Name in a process's maps of the memory that a job shares with its broker.
+const LANE: &[u8] = b"/memfd:weft-lane";
 
 /// Engine commands that start a job.
 const BEGINS: [&str; 4] = ["run", "exec", "create", "up"];
@@ -179,7 +181,9 @@ pub struct Loaded {
     pub identity: Option<(u64, u64)>,
     /// Whether the driver is loaded.
     pub driver: bool,
-    /// Whether it has a broker's lane or is about to attach: it is or was a job of a broker.
+    /// Whether it or its parent opened the driver through weft.
+    pub through_weft: bool,
+    /// Whether it has a broker's lane: it is or was a job.
     pub lane: bool,
 }
 
@@ -220,7 +224,7 @@ pub fn processes(attached: &[u32]) -> Vec<Outside> {
         .filter(|pid| !attached.contains(pid))
         .filter(|pid| {
             let loaded = known.loaded_by(*pid);
-            loaded.weft.is_some() && loaded.driver && !loaded.lane && !is_off(*pid)
+            loaded.weft.is_some() && loaded.driver && !loaded.through_weft && !is_off(*pid)
         })
         .map(|pid| Outside {
             pid,
@@ -264,7 +268,9 @@ impl LibraryFiles {
                 loaded.identity = Some(numbers);
             } else if self.driver == Some(numbers) || name.starts_with(b"libcuda.so") {
                 loaded.driver = true;
-            } else if OF_JOBS.iter().any(|of| path.starts_with(of)) {
+            } else if path.starts_with(THROUGH_WEFT) {
+                loaded.through_weft = true;
+            } else if path.starts_with(LANE) {
                 loaded.lane = true;
             }
         }
@@ -327,12 +333,10 @@ mod tests {
                 String::from_utf8_lossy(&parts.concat())
             );
         }
-        // For example another broker's job.
-        let lane = b"7f00-7f10 rw-s 00000000 00:01 2055               /memfd:weft-lane (deleted)\n".as_slice();
-        assert!(files.loaded(&[weft, named, lane].concat()).lane);
-        assert!(!files.loaded(&[weft, named].concat()).lane);
-        let starts = b"7f00-7f10 r--s 00000000 00:01 2056               /memfd:weft-starts (deleted)\n".as_slice();
-        assert!(files.loaded(&[weft, named, starts].concat()).lane);
+        // For example a process of a job that does not use the device.
+        let through = b"7f00-7f10 r--s 00000000 00:01 2056               /memfd:weft-driver (deleted)\n".as_slice();
+        assert!(files.loaded(&[weft, named, through].concat()).through_weft);
+        assert!(!files.loaded(&[weft, named].concat()).through_weft);
     }
 
     #[test]

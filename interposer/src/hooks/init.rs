@@ -13,7 +13,6 @@ use crate::lifecycle;
 
 hooks! {
     fn cuInit(flags: u32) |real| {
-        let _starts = lifecycle::starts();
         let result = real();
         if result.ok() {
             lifecycle::initialised();

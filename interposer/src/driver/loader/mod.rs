@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::driver::linker::{elf, next, ourselves};
-use crate::report;
+use crate::{process, report};
 
 #[derive(Debug)]
 pub struct Library {
@@ -63,6 +63,7 @@ pub fn driver() -> Driver {
         }
         OPENING.set(true);
         report::start();
+        process::mark_driver();
         let library = open();
         OPENING.set(false);
         let (library, why) = match library {
