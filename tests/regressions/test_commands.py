@@ -495,3 +495,18 @@ def test_a_log_that_a_broker_writes_by_itself_is_begun_anew_while_it_runs(scene)
         assert {file.stat().st_mode & 0o777 for file in (log, old)} == {0o600}
     finally:
         assert weft(scene, "stop").returncode == 0
+
+
+@pytest.mark.parametrize("named", ["job", "pid", "client"])
+def test_a_priority_is_set_for_all_processes_of_a_job(scene, named):
+    scene.broker.start()
+    gang = {"WEFT_GANG": "one", "WEFT_PRIORITY": "5"}
+    first = scene.companion("first", more={**gang, "WEFT_NAME": "pool.py"})
+    worker = scene.companion("worker", more={**gang, "WEFT_NAME": "python"})
+    other = scene.companion("other", more={"WEFT_GANG": "two", "WEFT_PRIORITY": "5", "WEFT_NAME": "python"})
+    row = scene.row(first)
+    word = {"job": row["name"], "pid": row["pid"], "client": row["client"]}[named]
+    done = weft(scene, "set", f"--{named}", word, "--priority", "3")
+    assert done.returncode == 0, done
+    assert [scene.row(job)["priority"] for job in (first, worker, other)] == [3, 3, 5]
+    scene.finish_companions(first, worker, other)

@@ -124,7 +124,16 @@ impl QueryHandler {
                     own && job.as_ref() == Some(&entry.name)
                 };
                 let who = |entry: &Entry| client == Some(entry.client) || pid == Some(entry.pid) || named(entry);
-                self.set(who, priority, budget, asker)
+                // A job is all that one `weft run` started.
+                let of = |entry: &Entry| (entry.uid, entry.gang());
+                let mut jobs = Vec::new();
+                self.registry.each(|entry| {
+                    if who(entry) && !entry.gang().is_empty() {
+                        jobs.push(of(entry));
+                    }
+                });
+                let same = |entry: &Entry| who(entry) || jobs.contains(&of(entry));
+                self.set(same, priority, budget, asker)
             }
             Question::Evict { clients, evict } => self.evict(&clients, evict, asker),
             Question::Cancelled { clients } => {
