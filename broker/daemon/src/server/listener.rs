@@ -101,11 +101,13 @@ impl Listener {
 
     /// Takes the socket at `path`, as [`Listener::bind`] does.
     pub(crate) fn open(path: &Path, door: Door) -> Result<Listener, Error> {
-        let lock = Listener::take_place(path, door)?;
-        // No broker of this build is alive, unless the lock file was removed, so connect and ask.
-        if client::answers(path) {
-            return Err(Error::Taken(path.to_path_buf()));
-        }
+        let deadline = Instant::now() + KILLED_WITHIN;
+        let lock = loop {
+            match Listener::free_place(path, door) {
+                Err(Error::Taken(_)) if Instant::now() < deadline => std::thread::sleep(KILLED_AGAIN),
+                place => break place?,
+            }
+        };
         if let Ok(facts) = fs::symlink_metadata(path)
             && !facts.file_type().is_socket()
         {
@@ -165,6 +167,16 @@ impl Listener {
     }
 
     /// Checks the socket's folder, and takes the lock in it.
+    /// Takes the place if no broker is alive there.
+    fn free_place(path: &Path, door: Door) -> Result<File, Error> {
+        let lock = Listener::take_place(path, door)?;
+        // No broker of this build is alive, unless the lock file was removed, so connect and ask.
+        match client::answers(path) {
+            true => Err(Error::Taken(path.to_path_buf())),
+            false => Ok(lock),
+        }
+    }
+
     fn take_place(path: &Path, door: Door) -> Result<File, Error> {
         match door {
             Door::Private => path::check_folder(path, true)?,
@@ -427,6 +439,13 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// Time for which a killed broker's place may still seem taken. The child that it was starting has
+/// its descriptors until it executes its own program, which takes long without a core.
+const KILLED_WITHIN: Duration = Duration::from_millis(500);
+
+/// Interval between two looks at a place that seems taken.
+const KILLED_AGAIN: Duration = Duration::from_millis(20);
+
 /// Takes the lock that a live broker holds. The file is never removed: otherwise two brokers could
 /// hold two locks.
 fn lock(path: &Path) -> Result<File, Error> {
@@ -498,6 +517,22 @@ mod tests {
         let question = Packet::Question(what.into());
         fds::send(&socket, &question, &[], TimeLimit::new(PATIENCE)).expect("sent");
         socket
+    }
+
+    #[test]
+    fn the_place_of_a_killed_broker_is_taken_once_its_child_has_let_go() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("broker.sock");
+        let killed = Listener::bind(&path).expect("bound");
+        let next = std::thread::spawn({
+            let path = path.clone();
+            move || Listener::bind(&path).map(|_| ())
+        });
+        std::thread::sleep(KILLED_WITHIN / 5);
+        drop(killed);
+        next.join().expect("no panic").expect("the place is free");
+        let _alive = Listener::bind(&path).expect("bound");
+        assert!(matches!(Listener::bind(&path), Err(Error::Taken(_))));
     }
 
     #[test]
