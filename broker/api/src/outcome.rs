@@ -76,6 +76,17 @@ pub struct LatenessSum {
     pub waits: u64,
 }
 
+impl LatenessSum {
+    /// The part for people. A job that works on the device for a moment now and then may lose many
+    /// times that moment, of which a figure would say nothing about the job's own time.
+    pub fn part_text(&self) -> String {
+        match self.part > 1.0 {
+            true => "over 100 %".to_string(),
+            false => percent(self.part.max(0.0)),
+        }
+    }
+}
+
 /// Marked requests, each from its begin to its end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
@@ -237,7 +248,7 @@ impl Outcome {
             parts.push(format!(
                 "lost {} ({}) to background jobs{}",
                 duration(lost.ns.max(0) as u64),
-                percent(lost.part.max(0.0)),
+                lost.part_text(),
                 at_requests(requests)
             ));
         }
@@ -255,7 +266,7 @@ impl Outcome {
             parts.push(format!(
                 "cost the foreground job {} ({}){}",
                 duration(cost.ns.max(0) as u64),
-                percent(cost.part.max(0.0)),
+                cost.part_text(),
                 at_requests(self.cost_requests)
             ));
         }

@@ -219,7 +219,7 @@ pub fn late(sum: Option<LatenessSum>) -> (String, String) {
     let Some(sum) = sum else {
         return ("-".to_string(), "-".to_string());
     };
-    let part = text::percent(sum.part.max(0.0));
+    let part = sum.part_text();
     (format!("{} ({part})", text::duration(sum.ns.max(0) as u64)), part)
 }
 

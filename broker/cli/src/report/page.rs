@@ -155,7 +155,7 @@ fn render_cards(page: &mut String, run: &Run) {
                 let allowed = allowed.map_or(String::new(), |allowed| format!(", {} allowed", text::percent(allowed)));
                 (
                     if kept { "good" } else { "bad" },
-                    format!("lost {}", text::percent(lost.part.max(0.0))),
+                    format!("lost {}", lost.part_text()),
                     format!(
                         "of its time to background jobs: {} at {}{allowed}",
                         text::duration(lost.ns.max(0) as u64),
@@ -443,13 +443,14 @@ fn render_causes(page: &mut String, run: &Run) {
             // As in the table, lateness is a part of the time of its stretches without other jobs.
             let lost = job.of.job.outcome.lost.filter(|lost| lost.ns == ns);
             let part = lost.map_or(ns as f64 / ran, |lost| lost.part);
+            let words = lost.map_or_else(|| text::percent(part), |lost| lost.part_text());
             let _ = writeln!(
                 page,
                 "<tr><td>{}</td><td>{why}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
                  <td><span class=\"bar\" style=\"width:{:.1}%\"></span></td><td class=\"soft\">{helps}</td></tr>",
                 escape(&job.name),
                 text::duration(ns.max(0) as u64),
-                text::percent(part),
+                words,
                 100.0 * part.clamp(0.0, 1.0),
             );
         }

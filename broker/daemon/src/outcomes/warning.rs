@@ -148,7 +148,7 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
             WarningKind::BackgroundNoProfile,
             format!(
                 "this background job has no profile, and the foreground job loses {} because of it; record one: weft profile --name {name} -- COMMAND, then weft run --profile {name}",
-                percent(cost.part),
+                cost.part_text(),
             ),
         );
     }
@@ -187,7 +187,7 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
             WarningKind::OverSlowdown,
             format!(
                 "background jobs slowed it down by {}, and {} is allowed; {advice}",
-                percent(lost.part),
+                lost.part_text(),
                 percent(facts.allowed),
             ),
         );
