@@ -28,7 +28,7 @@ DOCTOR = {
 
 # Rows about the present state of the machine, which may change between two questions: the daemon's
 # server comes and goes.
-MOMENTARY = {"broker", "past weft", "mps"}
+MOMENTARY = {"broker", "past weft", "mps", "mps servers"}
 
 
 def doctor(scene, **more):

@@ -66,7 +66,7 @@ def test_one_client_that_is_not_under_mps_makes_the_device_one_that_switches(sce
     assert jobs.wait_until(lambda: device(scene)["not_under_mps"] == 1, BOUND, step=0.1), device(scene)
     assert device(scene)["core"]["switch_cost"] > 0, device(scene)
     page = weft(scene, "status").stdout
-    assert "1 of its jobs share it under MPS, 1 do not" in page, page
+    assert "1 of its jobs share it under one MPS server, 1 do not" in page, page
     doctor = weft(scene, "doctor").stdout
     assert "mps, jobs" in doctor and "CUDA_MPS_PIPE_DIRECTORY" in doctor, doctor
     other.terminate()

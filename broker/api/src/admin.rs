@@ -98,6 +98,11 @@ pub enum Question {
     Recorded(Option<HistoryQuery>),
     /// Ends the broker.
     Stop,
+    /// Asks for the facts that a job needs to begin.
+    Joining {
+        /// Whether it joins the broker's MPS.
+        mps: bool,
+    },
 }
 
 /// The broker's answer.
@@ -137,6 +142,8 @@ pub enum Answer {
     Recorded(Vec<RecordedJob>),
     /// The reason why the broker could not serve the question.
     Sorry(String),
+    /// Answer to [`Question::Joining`].
+    Joining(super::mps::Joining),
 }
 
 /// Why there is no answer.

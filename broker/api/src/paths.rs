@@ -80,6 +80,11 @@ impl Places {
         self.beside("known.json")
     }
 
+    /// The folder of the broker's MPS daemon: its pipes and logs.
+    pub fn mps(&self) -> PathBuf {
+        self.beside("mps")
+    }
+
     /// The directory of the files.
     pub fn directory(&self) -> PathBuf {
         match self.socket.parent() {

@@ -98,6 +98,9 @@ pub struct BrokerStatus {
     /// Other brokers that have one of these devices.
     #[serde(default)]
     pub others: Vec<OtherBroker>,
+    /// Its MPS daemon.
+    #[serde(default)]
+    pub mps: super::mps::MpsStatus,
 }
 
 /// Another broker that manages a device of this one; the two do not coordinate.
@@ -140,10 +143,10 @@ pub struct DeviceStatus {
     /// Memory of the device, bytes; `None`: as for the name.
     #[serde(default)]
     pub memory: Option<u64>,
-    /// Clients that report that they share the device under MPS.
+    /// Clients that report that they share the device under MPS, of one server: the one with most.
     #[serde(default)]
     pub under_mps: usize,
-    /// Clients that do not; a single such client makes the device count as time-sliced.
+    /// All others; a single such client makes the device count as time-sliced.
     #[serde(default)]
     pub not_under_mps: usize,
     /// The core's own view.

@@ -14,9 +14,10 @@ use rustix::process::Pid;
 
 use super::config::keys::{self, ConfigSection};
 use super::config::{self, ConfigSources, LoadedConfig};
-use super::{activation, start, stop, text, users};
+use super::{activation, mps, start, stop, text, users};
 use weft_api::admin;
 use weft_api::metrics_address::MetricsAddress;
+use weft_api::mps::MpsMode;
 use weft_api::paths::Places;
 use weft_daemon::log_file;
 use weft_daemon::options::{Constants, Door, Options, OptionsSource, Rights};
@@ -89,6 +90,11 @@ pub struct BrokerArgs {
     /// whose jobs share it under MPS
     #[arg(long, hide_short_help = true, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub switch_cost: Option<u64>,
+    /// Start an MPS daemon of this user, so that jobs share the device instead of taking turns:
+    /// auto: if nothing stands in the way; on: each job also prints why not; default: off. A fatal
+    /// fault of one job under MPS ends all of them
+    #[arg(long, value_name = "auto|on|off", conflicts_with = "shared")]
+    pub mps: Option<MpsMode>,
     /// File with the times and rates that other options do not give (weft config constants prints
     /// the defaults)
     #[arg(long, hide_short_help = true, value_name = "FILE", value_parser = constants)]
@@ -274,6 +280,7 @@ fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
     fill(&mut args.max_swapped_out, said("max-swapped-out"), number);
     fill(&mut args.swapped_out_limit, said("swapped-out-limit"), number);
     fill(&mut args.switch_cost, said("switch-cost"), number);
+    fill(&mut args.mps, said("mps"), str::parse);
     fill(&mut args.trace, said("trace"), str::parse);
     fill(&mut args.log, said("log"), log_level);
     if args.metrics.is_empty() {
@@ -364,6 +371,8 @@ fn options(args: &BrokerArgs) -> Options {
         metrics: args.metrics.iter().map(absolute).collect(),
         log: args.log.clone(),
         source: None,
+        mps: args.mps.unwrap_or_default(),
+        mps_devices: Some(mps::devices),
     }
 }
 
@@ -401,6 +410,7 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     for (flag, value) in [
         ("--policy", args.policy.map(|policy| policy.to_string())),
         ("--log", args.log.clone()),
+        ("--mps", args.mps.map(|mode| mode.to_string())),
     ] {
         if let Some(value) = value {
             command.arg(flag).arg(value);

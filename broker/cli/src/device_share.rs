@@ -10,7 +10,8 @@ use std::ffi::OsString;
 
 pub use weft_protocol::device_share::SmShare;
 use weft_protocol::device_share::{
-    ACTIVE_THREADS, BELOW_NORMAL, CLIENT_PRIORITY, FIRST_BELOW_NORMAL, SWITCH, SmLimit, SmOffer, parse_switch, sm_limit,
+    ACTIVE_THREADS, BELOW_NORMAL, CLIENT_PRIORITY, FIRST_BELOW_NORMAL, SWITCH, SmLimit, SmOffer, begins_below_normal,
+    parse_switch, sm_limit,
 };
 use weft_protocol::priority;
 
@@ -23,15 +24,16 @@ pub fn check(current: &dyn Fn(&str) -> OsString) -> Result<bool, String> {
 }
 
 /// The variables of a job with this `--priority` and `--sm-share`; `current` is its environment.
-/// A client priority that the user set stays.
+/// A client priority that the user set stays. `most_important`: see [`begins_below_normal`].
 pub fn variables(
     priority: Option<u8>,
     sm_share: Option<SmShare>,
+    most_important: Option<u8>,
     current: &dyn Fn(&str) -> OsString,
 ) -> Vec<(&'static str, OsString)> {
     let mut set = Vec::new();
     let wanted = check(current).unwrap_or(true);
-    let below = priority.unwrap_or_else(|| asked(current)) >= FIRST_BELOW_NORMAL;
+    let below = begins_below_normal(priority.unwrap_or_else(|| asked(current)), most_important);
     if wanted && below && current(CLIENT_PRIORITY).is_empty() {
         set.push((CLIENT_PRIORITY, BELOW_NORMAL.into()));
     }
@@ -55,12 +57,21 @@ mod tests {
     use super::*;
 
     fn shown(priority: Option<u8>, share: Option<&str>, environment: &[(&str, &str)]) -> Vec<String> {
+        beside(None, priority, share, environment)
+    }
+
+    fn beside(
+        most_important: Option<u8>,
+        priority: Option<u8>,
+        share: Option<&str>,
+        environment: &[(&str, &str)],
+    ) -> Vec<String> {
         let current = |name: &str| {
             let found = environment.iter().find(|(other, _)| *other == name);
             found.map(|(_, value)| OsString::from(value)).unwrap_or_default()
         };
         let share = share.map(|text| SmShare::parse(text).expect("a share"));
-        let set = variables(priority, share, &current);
+        let set = variables(priority, share, most_important, &current);
         set.into_iter()
             .map(|(name, value)| format!("{name}={}", value.display()))
             .collect()
@@ -79,6 +90,20 @@ mod tests {
         assert_eq!(shown(None, None, &[("WEFT_PRIORITY", "high")]), nothing);
         assert_eq!(shown(None, None, &[("WEFT_PRIORITY", "hgih")]), [BELOW]);
         assert_eq!(shown(Some(9), None, &[("WEFT_PRIORITY", "0")]), [BELOW]);
+    }
+
+    #[test]
+    fn a_job_is_below_normal_beside_a_more_important_one() {
+        let nothing: [&str; 0] = [];
+        assert_eq!(beside(Some(0), Some(4), None, &[]), [BELOW]);
+        assert_eq!(beside(Some(3), None, None, &[("WEFT_PRIORITY", "4")]), [BELOW]);
+        assert_eq!(beside(Some(4), Some(4), None, &[]), nothing, "as important");
+        assert_eq!(beside(Some(7), Some(4), None, &[]), nothing, "more important");
+        assert_eq!(beside(Some(9), Some(5), None, &[]), [BELOW], "another may come");
+        assert_eq!(
+            beside(Some(0), Some(4), None, &[("CUDA_MPS_CLIENT_PRIORITY", "0")]),
+            nothing
+        );
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub struct Wishes {
     pub wait: Option<String>,
     /// Part of the device's SMs, under MPS.
     pub sm_share: Option<SmShare>,
+    /// Most important priority of the attached jobs.
+    pub most_important: Option<u8>,
     /// Whether the outcome is printed at the job's end; `None` leaves it to the variable.
     pub outcome: Option<bool>,
     /// Variables from weft.toml, without those that the user set.
@@ -251,7 +253,12 @@ fn variables(
     if let Some(outcome) = wishes.outcome {
         set.push(("WEFT_OUTCOME", if outcome { "on" } else { "off" }.into()));
     }
-    set.extend(device_share::variables(wishes.priority, wishes.sm_share, current));
+    set.extend(device_share::variables(
+        wishes.priority,
+        wishes.sm_share,
+        wishes.most_important,
+        current,
+    ));
     if wishes.profiling {
         set.push(("WEFT_MODE", "profile".into()));
     } else if current("WEFT_MODE") == "profile" {

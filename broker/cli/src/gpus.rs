@@ -93,6 +93,11 @@ pub fn choose(
     Ok(Some(found.part.clone()))
 }
 
+/// Names of the devices that the environment leaves.
+pub fn visible_parts(told: &DriverReport, variable: Option<&str>) -> Vec<String> {
+    visible(told, variable).into_iter().map(|found| found.part).collect()
+}
+
 /// Devices that the environment leaves to the job.
 fn visible(told: &DriverReport, variable: Option<&str>) -> Vec<FoundGpu> {
     let mut all = Vec::new();

@@ -27,6 +27,7 @@ mod job;
 mod libraries;
 mod linker_cache;
 mod metrics;
+mod mps;
 mod outside;
 mod predict;
 mod probe;

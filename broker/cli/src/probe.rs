@@ -63,6 +63,9 @@ pub struct DeviceReport {
     /// (before CUDA 12.4).
     #[serde(default)]
     pub mps: Option<bool>,
+    /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`; 0 is the default mode.
+    #[serde(default)]
+    pub compute_mode: i32,
     /// SMs that green contexts can divide; 0 if the driver makes no green contexts on it.
     #[serde(default)]
     pub green_sms: u32,
@@ -237,6 +240,7 @@ const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
 const CONCURRENT_MANAGED_ACCESS: c_int = 89;
 const MPS_ENABLED: c_int = 133;
+const COMPUTE_MODE: c_int = 20;
 
 /// A `CUdevResource`, with room for fields of newer drivers.
 #[repr(C, align(8))]
@@ -352,6 +356,7 @@ fn one_device(library: OpenLibrary, ordinal: c_int) -> Option<DeviceReport> {
         let figure = |which| ask(which).unwrap_or(0);
         device.capability = (figure(CAPABILITY_MAJOR), figure(CAPABILITY_MINOR));
         device.managed = figure(CONCURRENT_MANAGED_ACCESS) != 0;
+        device.compute_mode = figure(COMPUTE_MODE);
         device.mps = ask(MPS_ENABLED).map(|enabled| enabled != 0);
     }
     device.green_sms = green_sms(library, handle);

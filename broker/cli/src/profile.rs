@@ -21,7 +21,7 @@ use clap::Subcommand;
 
 use super::environment::{self, BackingOption, EvidenceOption, Wishes};
 use super::run::not_started;
-use super::{inherited, start, text, trace, waiting};
+use super::{inherited, mps, start, text, trace, waiting};
 use weft_api::admin::{self, Answer, Question};
 use weft_api::paths::Places;
 use weft_api::profile_path;
@@ -136,6 +136,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     let places = Places::own();
     start::ensure(&places, &start::idle_exit()).context("sampling needs a broker")?;
     admin::ask(&places, &Question::ProfileBegin { name: called.clone() })?;
+    let joining = mps::joining(&places, None).unwrap_or_default();
     let wishes = Wishes {
         // Left to WEFT_NAME, because --name is the profile's name.
         name: None,
@@ -149,6 +150,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
             _ => args.backing,
         },
         evidence: args.evidence,
+        most_important: joining.most_important,
         ..Wishes::default()
     };
     let environment = environment::assemble(&places, &wishes)?;
@@ -158,7 +160,11 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     let (program, arguments) = args.command.split_first().context("no command")?;
     let signals = waiting::signals()?;
     let mut job = Command::new(program);
-    let child = match inherited::pass_on(job.args(arguments).envs(environment.set.iter().cloned())).spawn() {
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let (set, line) = mps::variables(&joining, None, visible.as_deref());
+    mps::print(line);
+    job.args(arguments).envs(environment.set.iter().cloned()).envs(set);
+    let child = match inherited::pass_on(&mut job).spawn() {
         Ok(child) => child,
         Err(error) => {
             environment.tidy();

@@ -15,8 +15,9 @@ use clap::ValueEnum;
 use super::config::ConfigSources;
 use super::device_share::{self, SmShare};
 use super::environment::{self, BackingOption, Environment, Wishes};
-use super::{gpus, inherited, start, text};
+use super::{gpus, inherited, mps, start, text};
 use weft_api::job_name;
+use weft_api::mps::MpsMode;
 use weft_api::paths::Places;
 use weft_api::profile_path;
 use weft_protocol::amount;
@@ -91,6 +92,11 @@ pub struct RunArgs {
     /// Part of the device's SMs that the job may use under MPS (25%)
     #[arg(long, value_name = "PERCENT", value_parser = SmShare::parse)]
     pub sm_share: Option<SmShare>,
+    /// Put the job under the MPS of its broker, and have a broker that is started for it start MPS:
+    /// auto: if nothing stands in the way; on: also print why not; off: no MPS for this job;
+    /// default: as the broker has it (weft broker --mps)
+    #[arg(long, value_name = "auto|on|off")]
+    pub mps: Option<MpsMode>,
     /// Do not print on stderr, at the job's end, what weft did for it [env: WEFT_OUTCOME=off]
     #[arg(long, short)]
     pub quiet: bool,
@@ -135,9 +141,12 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
         return Ok(ExitCode::from(2));
     }
     // The broker reports to the job whether the profile is usable.
-    if let Err(error) = start::ensure(&places, &start::idle_exit()) {
+    let mut extra = start::idle_exit();
+    extra.extend(args.mps.iter().flat_map(|mode| ["--mps".to_string(), mode.to_string()]));
+    if let Err(error) = start::ensure(&places, &extra) {
         eprintln!("weft: {}; the job runs without weft", text::told(&error));
     }
+    let joining = mps::joining(&places, args.mps).unwrap_or_default();
     let wishes = Wishes {
         name: args.name,
         priority: args.priority,
@@ -157,6 +166,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
             false => args.wait.map(|seconds| seconds.to_string()),
         },
         sm_share: args.sm_share,
+        most_important: joining.most_important,
         outcome: outcome(args.quiet, default("WEFT_OUTCOME").is_some()),
         defaults: defaults.clone(),
     };
@@ -192,11 +202,15 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     }
     let mut job = Command::new(program);
     job.args(arguments);
-    if !unreached.is_some_and(|unreached| unreached.breaks) {
-        job.envs(environment.set);
-    }
+    let visible = device.clone().or_else(|| std::env::var("CUDA_VISIBLE_DEVICES").ok());
     if let Some(device) = device {
         job.env("CUDA_VISIBLE_DEVICES", device);
+    }
+    if !unreached.is_some_and(|unreached| unreached.breaks) {
+        job.envs(environment.set);
+        let (set, line) = mps::variables(&joining, args.mps, visible.as_deref());
+        job.envs(set);
+        mps::print(line);
     }
     let error = inherited::pass_on(&mut job).exec();
     Ok(not_started(program, &error))

@@ -90,6 +90,7 @@ fn render(status: &Status, verbose: bool, width: usize) -> Vec<PageLine> {
     if let Some(trouble) = &broker.last_trouble {
         prose.push(format!("last trouble: {trouble}"));
     }
+    prose.extend(super::mps::line(&broker.mps));
     prose.extend(broker.devices.iter().filter_map(mps));
     prose.extend(warnings(status));
     prose.push(String::new());
@@ -221,7 +222,7 @@ pub fn mps(device: &DeviceStatus) -> Option<String> {
         (0, _) => None,
         (_, 0) => Some(format!("device {called}: jobs share it under MPS, without turns")),
         (under, apart) => Some(format!(
-            "device {called}: {under} of its jobs share it under MPS, {apart} do not, so its processes take turns: start all with the same CUDA_MPS_PIPE_DIRECTORY"
+            "device {called}: {under} of its jobs share it under one MPS server, {apart} do not, so its processes take turns: start all with the same CUDA_MPS_PIPE_DIRECTORY"
         )),
     }
 }
@@ -531,7 +532,7 @@ mod tests {
             "client 2: ran 60.0 s, 60.0 s of it in the background",
             "cost the foreground job 35.0 ms (0.2 %)",
             "0f0f: also managed by another broker (in another container of user 1001); the two do not coordinate",
-            "0f0f: 2 of its jobs share it under MPS, 1 do not",
+            "0f0f: 2 of its jobs share it under one MPS server, 1 do not",
             "background, waits",
             "(!) train",
             "1.50 ms",

@@ -156,6 +156,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         other_brokers.clone(),
     ));
     let live = Arc::new(operation::reload::LiveOptions::new(options));
+    let mps = operation::mps::MpsService::start(places, options).context("cannot start a thread")?;
     let answers = operation::query::QueryHandler {
         admission: admission.clone(),
         registry: Arc::clone(&registry),
@@ -173,6 +174,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         other_brokers: other_brokers.clone(),
         pods: clients::pods::PodNames::of_environment(),
         metrics: metrics::MetricsCache::default(),
+        mps: mps.clone(),
     };
     let scraped = answers.clone();
     let metrics_server = metrics::MetricsServer::start(
@@ -225,6 +227,8 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     log::info!("ends: {why}; {} clients continue without weft", registry.count());
     // The threads that end below let clients go; that must free no memory.
     admission.close();
+    // Before the socket is removed: the next broker must not find a daemon that ends.
+    mps.end(registry.count());
     // The socket is removed first: later clients start or find another broker.
     drop(listener);
     drop(acceptor);

@@ -42,8 +42,8 @@ pub enum Notice {
     Budget(u64, LatencyBudget),
     /// A client is about to use this device (UUID).
     Device(u64, String),
-    /// Whether a client shares its device under MPS.
-    Shares(u64, bool),
+    /// The MPS server under which a client shares its device; `None`: it takes turns.
+    Shares(u64, Option<u64>),
     /// Whether a client waits for device memory.
     Waits(u64, bool),
     /// A client's memory does not fit together with other clients' memory: it takes turns of this

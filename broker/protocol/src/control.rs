@@ -156,6 +156,9 @@ pub enum ToBroker {
         /// Free bytes, less than the refused ones.
         free: u64,
     },
+    /// The MPS server of the process ([`super::device_share::mps_server`]), before
+    /// [`ToBroker::Device`].
+    MpsServer(u64),
 }
 
 /// Bytes of the longest plausible device name.

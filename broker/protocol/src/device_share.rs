@@ -42,6 +42,31 @@
 //!   contexts.
 #![forbid(unsafe_code)]
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Folder of the pipes of an MPS daemon or, under version 3, of a server or namespace. The driver
+/// reads the variable at `cuInit`.
+pub const PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
+
+/// The folder of pipes without [`PIPES`].
+pub const DEFAULT_PIPES: &str = "/tmp/nvidia-mps";
+
+/// Number of the MPS server that a process with this folder of pipes uses, equal in all mount
+/// namespaces. `None`: there is no such folder.
+///
+/// Under version 3, `PIPES/server/namespace` is a namespace of the server at `PIPES/server`, by
+/// NVIDIA's page "MPS v3 Namespaces". Clients of two namespaces share a server.
+pub fn mps_server(pipes: &Path) -> Option<u64> {
+    let listens = |folder: &Path| folder.join("control").exists();
+    let server = pipes
+        .parent()
+        .filter(|server| listens(server) && server.parent().is_some_and(listens));
+    let facts = fs::metadata(server.unwrap_or(pipes)).ok()?;
+    Some(facts.dev().rotate_left(32) ^ facts.ino())
+}
+
 /// Environment variable for device priorities: `on` (default) or `off`. If on, the driver gets a
 /// hint which jobs matter less.
 pub const SWITCH: &str = "WEFT_DEVICE_PRIORITIES";
@@ -55,8 +80,16 @@ pub const BELOW_NORMAL: &str = "1";
 /// Part of the SMs of a client of MPS, per cent.
 pub const ACTIVE_THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
-/// First priority that is below normal, which is also the priority of a job that asks for none.
+/// First priority that is always below normal, which is also the priority of a job that asks for
+/// none.
 pub const FIRST_BELOW_NORMAL: u8 = 5;
+
+/// Whether a job of this priority begins below normal. The driver fixes a client's priority at its
+/// start, so the jobs that are there then decide. `most_important`: the most important priority
+/// among them.
+pub fn begins_below_normal(priority: u8, most_important: Option<u8>) -> bool {
+    priority >= FIRST_BELOW_NORMAL || most_important.is_some_and(|other| other < priority)
+}
 
 /// Parses [`SWITCH`]; empty is on.
 pub fn parse_switch(text: &str) -> Result<bool, String> {
@@ -167,6 +200,57 @@ pub fn sm_limit(offer: SmOffer, share: Option<SmShare>) -> SmLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_of_one_server_have_one_number() {
+        // The folders of NVIDIA's page "MPS v3 Namespaces".
+        let root = std::env::temp_dir().join(format!("weft-mps-{}", std::process::id()));
+        for folder in ["training/default", "training/high_priority", "other/default", "apart"] {
+            fs::create_dir_all(root.join(folder)).expect("a folder");
+        }
+        for socket in [
+            "",
+            "training",
+            "training/default",
+            "training/high_priority",
+            "other",
+            "other/default",
+        ] {
+            fs::write(root.join(socket).join("control"), "").expect("a file");
+        }
+        let number = |folder: &str| mps_server(&root.join(folder));
+        let training = number("training");
+        assert!(training.is_some());
+        assert_eq!(number("training/default"), training);
+        assert_eq!(number("training/high_priority"), training);
+        let others = [number("other/default"), number(""), number("apart")];
+        assert!(
+            others.iter().all(|other| other.is_some() && *other != training),
+            "{others:?}"
+        );
+        assert_eq!(number("missing"), None);
+        fs::remove_dir_all(&root).expect("removed");
+    }
+
+    #[test]
+    fn the_role_decides_before_the_number() {
+        for (priority, most_important, below) in [
+            (0, None, false),
+            (4, None, false),
+            (4, Some(4), false),
+            (4, Some(7), false),
+            (4, Some(0), true),
+            (1, Some(0), true),
+            (5, None, true),
+            (5, Some(9), true),
+        ] {
+            assert_eq!(
+                begins_below_normal(priority, most_important),
+                below,
+                "{priority}, {most_important:?}"
+            );
+        }
+    }
 
     #[test]
     fn the_switch_is_on_or_off() {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! This process's requests to the device itself, and their effect. Pure.
+//! This process's requests to the device itself, and their effect. Pure, except that it looks for
+//! the folder of the MPS server.
 //!
 //! The driver reads the variables at `cuInit`, before weft's own settings: weft only reads them
 //! too.
 #![forbid(unsafe_code)]
 
 use weft_protocol::device_share::{
-    ACTIVE_THREADS, BELOW_NORMAL, CLIENT_PRIORITY, FIRST_BELOW_NORMAL, SWITCH, SmLimit, SmOffer, SmShare, parse_switch,
-    sm_limit,
+    ACTIVE_THREADS, BELOW_NORMAL, CLIENT_PRIORITY, DEFAULT_PIPES, FIRST_BELOW_NORMAL, PIPES, SWITCH, SmLimit, SmOffer,
+    SmShare, mps_server, parse_switch, sm_limit,
 };
 
 /// The environment's requests to the device.
@@ -20,6 +21,8 @@ pub struct DeviceShare {
     pub lowers_streams: bool,
     /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, if a whole number below 100.
     pub sm_share: Option<SmShare>,
+    /// The MPS server that the driver finds at `cuInit`.
+    pub mps_server: Option<u64>,
 }
 
 impl DeviceShare {
@@ -43,6 +46,7 @@ impl DeviceShare {
             sm_share: variable(ACTIVE_THREADS)
                 .and_then(|text| SmShare::from_percentage(&text))
                 .filter(|share| share.percent() < 100),
+            mps_server: mps_server(variable(PIPES).as_deref().unwrap_or(DEFAULT_PIPES).as_ref()),
         };
         (share, complaint)
     }

@@ -330,8 +330,14 @@ impl Helper {
                 _ => {}
             }
             // Notes are not kept: this one is derived from the message.
+            let device_share = session.link.settings.device_share;
             let note = match &message {
-                ToBroker::Device { mps, .. } => session.link.settings.device_share.note(*mps),
+                ToBroker::Device { mps, .. } => {
+                    if let Some(server) = device_share.mps_server {
+                        let _ = channel.send(ToBroker::MpsServer(server));
+                    }
+                    device_share.note(*mps)
+                }
                 _ => None,
             };
             if channel.send(message).is_err() {
@@ -383,6 +389,7 @@ impl Helper {
                     continue;
                 }
                 ToBroker::Note(_)
+                | ToBroker::MpsServer(_)
                 | ToBroker::More { .. }
                 | ToBroker::NoMore
                 | ToBroker::Refused { .. }

@@ -312,6 +312,10 @@ pub fn device_seen(ordinal: i32, device: &Device) {
         if device.mps == Some(true) {
             session.predictions.never_switches();
         }
+        let share = session.link.settings.device_share;
+        if let Some(server) = share.mps_server {
+            session.link.tell(ToBroker::MpsServer(server));
+        }
         session.link.tell(ToBroker::Device {
             name: device.name.clone(),
             uuid: device.uuid.clone(),
@@ -319,7 +323,6 @@ pub fn device_seen(ordinal: i32, device: &Device) {
             driver: device.driver,
             mps: device.mps,
         });
-        let share = session.link.settings.device_share;
         if let Some(note) = share.note(device.mps) {
             session.link.tell(ToBroker::Note(note));
         }

@@ -4,6 +4,7 @@
 
 use clap::ValueEnum;
 use weft_api::metrics_address::MetricsAddress;
+use weft_api::mps::MpsMode;
 use weft_daemon::log_file;
 use weft_protocol::{device_share, duration, latency_budget};
 use weft_scheduler::PolicyName;
@@ -104,6 +105,7 @@ pub const KEYS: &[ConfigKey] = &[
     figure("ms", broker_key("max-swapped-out", "500", whole)),
     figure("ms", broker_key("swapped-out-limit", "turns stay too short", whole)),
     figure("us", broker_key("switch-cost", "100; 0 under MPS", whole)),
+    broker_key("mps", "off", |text| drop_value(text.parse::<MpsMode>())),
     reloaded(figure(
         "s",
         broker_key("idle-exit", "never; 60 or 30 if a job starts it", |text| {
@@ -276,7 +278,10 @@ mod tests {
                 let hidden = section == ConfigSection::Broker && option == "quiet";
                 let known = KEYS.iter().any(|key| key.section == section && key.name == option);
                 assert!(
-                    known || hidden || NOT_IN_FILES.contains(&option),
+                    known
+                        || hidden
+                        || (section == ConfigSection::Run && option == "mps")
+                        || NOT_IN_FILES.contains(&option),
                     "{}: --{option}",
                     section.name()
                 );

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use rustix::fs::{Access, access};
 
@@ -11,9 +12,11 @@ use super::row::ReportRow;
 use crate::config::{ConfigSources, LoadedConfig};
 use crate::{outside, text};
 use weft_api::admin::{self, Answer, Question};
+use weft_api::mps::{self, MpsDaemon, MpsMode, MpsState, MpsStatus};
 use weft_api::paths::Places;
 use weft_api::profile_path;
 use weft_api::status::Status;
+use weft_api::users::name_of;
 use weft_protocol::VERSION;
 use weft_protocol::transport::{self, path};
 
@@ -22,9 +25,11 @@ pub fn rows(places: &Places, rows: &mut Vec<ReportRow>) {
     rows.push(sockets(places));
     rows.push(broker(places));
     if let Ok(Answer::Status(status)) = admin::ask(places, &Question::Status) {
-        rows.extend(mps(&status));
+        rows.extend(mixed(&status));
+        rows.extend(own_mps(&status.broker.mps));
         rows.extend(elsewhere(&status));
     }
+    rows.extend(mps_servers());
     rows.extend(settings(&ConfigSources::of_environment(places.is_shared()).load()));
     rows.extend(private_mount(places));
     rows.push(cores());
@@ -101,14 +106,14 @@ fn broker(places: &Places) -> ReportRow {
 }
 
 /// Rows about devices that some jobs share under MPS and others do not.
-fn mps(status: &Status) -> Vec<ReportRow> {
+fn mixed(status: &Status) -> Vec<ReportRow> {
     let devices = status.broker.devices.iter();
     let apart = devices.filter(|device| device.under_mps > 0 && device.not_under_mps > 0);
     let rows = apart.map(|device| {
         ReportRow::warn(
             "mps, jobs",
             format!(
-                "{} of the jobs on {} share it under MPS, {} do not: weft treats the device as one that switches between processes",
+                "{} of the jobs on {} share it under one MPS server, {} do not: weft treats the device as one that switches between processes",
                 device.under_mps,
                 device.uuid.as_deref().unwrap_or("the device"),
                 device.not_under_mps
@@ -117,6 +122,72 @@ fn mps(status: &Status) -> Vec<ReportRow> {
         )
     });
     rows.collect()
+}
+
+/// Row about the broker's own MPS daemon, if `--mps` asks for one.
+fn own_mps(status: &MpsStatus) -> Option<ReportRow> {
+    const WHAT: &str = "mps, broker";
+    let found = crate::mps::line(status)?;
+    Some(match (status.mode, status.state) {
+        (MpsMode::On, MpsState::Off) => ReportRow::warn(WHAT, found, "remove the obstacle, then weft broker --replace"),
+        _ => ReportRow::ok(WHAT, found),
+    })
+}
+
+/// A row for each MPS daemon that this user may ask, and one if there are several servers.
+fn mps_servers() -> Vec<ReportRow> {
+    const WHAT: &str = "mps servers";
+    let Some(program) = mps::program() else {
+        return Vec::new();
+    };
+    let mut rows = Vec::new();
+    let mut all = 0;
+    for daemon in mps::daemons().into_iter().filter(MpsDaemon::listens) {
+        let called = format!("daemon {} of user {}", daemon.pid, name_of(daemon.uid));
+        let Some(pipes) = &daemon.pipes else {
+            all += 1;
+            rows.push(ReportRow::ok(WHAT, format!("{called}, whose servers are not visible")));
+            continue;
+        };
+        let ask = |arguments: &[&str], input: &str| {
+            mps::control(Command::new(&program).args(arguments), pipes, input, mps::ANSWER_LIMIT)
+        };
+        match mps::servers(&ask) {
+            Ok((version, servers)) => {
+                all += servers.len();
+                let mut shown: Vec<String> = servers.iter().map(ToString::to_string).collect();
+                if shown.is_empty() {
+                    shown.push("no server yet".to_string());
+                }
+                let found = format!(
+                    "{called}, version {version}, at {}: {}",
+                    pipes.display(),
+                    shown.join("; ")
+                );
+                rows.push(match servers.iter().any(|server| server.clients >= mps::MOST_CLIENTS) {
+                    true => ReportRow::warn(
+                        WHAT,
+                        found,
+                        "a server takes 60 clients a device (48 before CUDA 13.1): further jobs fail",
+                    ),
+                    false => ReportRow::ok(WHAT, found),
+                });
+            }
+            Err(why) => rows.push(ReportRow::warn(
+                WHAT,
+                format!("{called}: {why}"),
+                "read its control.log",
+            )),
+        }
+    }
+    if all > 1 {
+        rows.push(ReportRow::warn(
+            WHAT,
+            format!("{all} servers"),
+            "jobs of different servers take turns on a device: give all jobs of a device one CUDA_MPS_PIPE_DIRECTORY",
+        ));
+    }
+    rows
 }
 
 /// Rows about other brokers that serve one of this broker's devices.

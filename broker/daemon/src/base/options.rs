@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use weft_admission::UserCap;
 use weft_api::metrics_address::MetricsAddress;
+use weft_api::mps::MpsMode;
 use weft_protocol::Ns;
 use weft_protocol::lane::DeviceSpeed;
 use weft_scheduler::Config;
@@ -167,6 +168,19 @@ pub struct Options {
     pub log: Option<String>,
     /// Source of the options; read again on SIGHUP.
     pub source: Option<OptionsSource>,
+    /// Whether the broker starts an MPS daemon.
+    pub mps: MpsMode,
+    /// Finds the devices of that daemon, or the reason why they cannot have one.
+    pub mps_devices: Option<fn() -> Result<MpsDevices, String>>,
+}
+
+/// The devices of an MPS daemon.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MpsDevices {
+    /// The broker's `CUDA_VISIBLE_DEVICES`; `None`: all devices.
+    pub visible: Option<String>,
+    /// The same devices by UUID.
+    pub uuids: Option<String>,
 }
 
 /// Source of a broker's options.
@@ -209,6 +223,8 @@ impl Default for Options {
             metrics: Vec::new(),
             log: None,
             source: None,
+            mps: MpsMode::default(),
+            mps_devices: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
+use super::mps::MpsService;
 use super::reload::LiveOptions;
 use crate::clients::pods::PodNames;
 use crate::clients::registry::{Entry, Registry, identity};
@@ -21,6 +22,7 @@ use crate::server::Asker;
 use crate::server::other_brokers::OtherBrokers;
 use weft_api::admin::{Answer, Question};
 use weft_api::history::HistoryQuery;
+use weft_api::mps::Joining;
 use weft_api::paths::Places;
 use weft_api::placement::Seeker;
 use weft_api::plain_text::{LONGEST_LABEL, clean};
@@ -63,6 +65,8 @@ pub struct QueryHandler {
     pub pods: PodNames,
     /// Status last read for metrics.
     pub metrics: MetricsCache,
+    /// The broker's MPS daemon.
+    pub mps: MpsService,
 }
 
 impl QueryHandler {
@@ -189,6 +193,15 @@ impl QueryHandler {
                 Answer::Metrics(self.metrics(format, audience))
             }
             Question::Recorded(query) => self.recorded(query, asker),
+            Question::Joining { mps: joins } => {
+                let mps = self.mps.status();
+                let priorities = self.registry.all().into_iter().map(|entry| entry.status().priority);
+                Answer::Joining(Joining {
+                    first: joins && self.mps.warns(),
+                    mps,
+                    most_important: priorities.min(),
+                })
+            }
             Question::Stop => {
                 self.stop.store(true, Ordering::Release);
                 Answer::Done
@@ -456,6 +469,7 @@ impl QueryHandler {
                 core: cores.first().map(|core| core.core.clone()),
                 devices: cores,
                 others: self.other_brokers.others(),
+                mps: self.mps.status(),
             },
             clients,
             ended,

@@ -162,6 +162,8 @@ struct ControlledClient {
     waits: bool,
     /// The device that the scheduler knows; only a change is sent, since a message wakes it.
     device: String,
+    /// Its MPS server; 0: unknown.
+    mps_server: u64,
     /// Time at which its death was noticed, and the round that reads the last of its messages.
     dying_since: Option<(Instant, u64)>,
 }
@@ -287,6 +289,7 @@ impl Control {
             warned: false,
             waits: false,
             device: String::new(),
+            mps_server: 0,
             dying_since: None,
         };
         self.peers.insert(client, peer);
@@ -337,7 +340,8 @@ impl Control {
                     self.to_scheduler.tell(Notice::Device(client, uuid.clone()));
                 }
                 let mps = mps.unwrap_or_else(|| self.mps.runs());
-                self.to_scheduler.tell(Notice::Shares(client, mps));
+                self.to_scheduler
+                    .tell(Notice::Shares(client, mps.then_some(peer.mps_server)));
                 self.memory
                     .tell(memory::MemoryMessage::Device(client, uuid.clone(), memory));
                 let gpu = Gpu {
@@ -416,6 +420,7 @@ impl Control {
                 user_log::line(entry.uid, Level::Info, format_args!("client {client}: {line}"));
                 entry.note(&line);
             }
+            ToBroker::MpsServer(server) => peer.mps_server = server,
             ToBroker::Outcome => self.outcomes.tell(OutcomeMessage::Wanted(client, peer.sender.clone())),
             ToBroker::Goodbye => entry.goodbye.store(true, Ordering::Relaxed),
         }

@@ -6,9 +6,10 @@
 //! belongs to the first known device, so a one-device machine has one core. With several devices, a
 //! client that has named none is in the core `nowhere`.
 //!
-//! Each client reports whether it shares its device under MPS ([`Cores::shares`]). A single client
-//! that does not makes the device time-sliced, with the switch cost. Once no client with a report
-//! is left, the cost is unchanged.
+//! Each client reports whether it shares its device under MPS, and its server
+//! ([`Cores::shares`]). Clients of two servers take turns. A single client that does not use the
+//! server of the others makes the device time-sliced, with the switch cost. Once no client with a
+//! report is left, the cost is unchanged.
 //!
 //! Invariant: a client is in one core at a time, which gets its arrival, events and end in that
 //! order.
@@ -58,8 +59,8 @@ pub(super) struct Cores {
     /// Clients that wait for device memory. They have no work and are in no core, so no job gives
     /// way to them.
     aside: HashSet<Client>,
-    /// Whether each client reports that it shares its device under MPS.
-    mps: HashMap<Client, bool>,
+    /// The MPS server that each client reports; `None`: it takes turns.
+    mps: HashMap<Client, Option<u64>>,
 }
 
 impl Cores {
@@ -123,12 +124,12 @@ impl Cores {
         }
     }
 
-    /// Records whether a client shares its device under MPS.
-    pub(super) fn shares(&mut self, now: Ns, client: Client, mps: bool, out: &mut Vec<Decision>) {
+    /// Records the MPS server under which a client shares its device.
+    pub(super) fn shares(&mut self, now: Ns, client: Client, server: Option<u64>, out: &mut Vec<Decision>) {
         let Some(at) = self.of.get(&client).copied() else {
             return;
         };
-        self.mps.insert(client, mps);
+        self.mps.insert(client, server);
         self.switches(now, at, out);
     }
 
@@ -147,14 +148,20 @@ impl Cores {
         }
     }
 
-    /// Numbers of clients under MPS and not.
+    /// Numbers of clients under the MPS server that has most, and of all others.
     fn words(&self, at: usize) -> (usize, usize) {
         let of = |client: &Client| self.of.get(client).copied().flatten();
         let words = self.mps.iter().filter(|(client, _)| of(client) == Some(at));
-        words.fold((0, 0), |(under, apart), (_, mps)| match mps {
-            true => (under + 1, apart),
-            false => (under, apart + 1),
-        })
+        let mut servers: HashMap<u64, usize> = HashMap::new();
+        let mut all = 0;
+        for (_, server) in words {
+            all += 1;
+            server
+                .iter()
+                .for_each(|server| *servers.entry(*server).or_default() += 1);
+        }
+        let most = servers.into_values().max().unwrap_or(0);
+        (most, all - most)
     }
 
     fn core_of(&mut self, client: Client) -> &mut Core {
@@ -507,7 +514,8 @@ mod tests {
     fn a_device_switches_as_soon_as_one_of_its_clients_says_so() {
         let cost = |world: &World, at: usize| world.cores.snapshots()[at].snapshot.switch_cost;
         let shares = |world: &mut World, client: u64, mps: bool| {
-            world.cores.shares(1, Client(client), mps, &mut world.out);
+            let server = mps.then_some(7);
+            world.cores.shares(1, Client(client), server, &mut world.out);
             world.settle();
         };
         let sliced = Config::default().switch_cost;
@@ -538,6 +546,21 @@ mod tests {
         shares(&mut world, 9, false);
         assert_eq!(cost(&world, 0), 0, "nobody known");
         assert!(world.cores.mps.len() == 1, "of those who left nothing is kept");
+        // Clients of two servers take turns.
+        shares(&mut world, 1, true);
+        world.comes(4, 5);
+        world.says(4, 5, "a");
+        world.comes(5, 5);
+        world.says(5, 5, "a");
+        for (client, server) in [(4, 7), (5, 8)] {
+            world.cores.shares(1, Client(client), Some(server), &mut world.out);
+            world.settle();
+        }
+        let views = world.cores.snapshots();
+        assert_eq!((views[0].under_mps, views[0].not_under_mps), (1, 1));
+        assert_eq!(cost(&world, 0), sliced);
+        world.tell(Event::Gone(Client(5)));
+        assert_eq!(cost(&world, 0), 0);
         // A cost that the owner set does not change.
         let mut fixed = World::new();
         fixed.cores = Cores::new(Config::default(), false);

@@ -380,8 +380,8 @@ impl Scheduler {
                     }
                 }
             }
-            Notice::Shares(client, mps) => {
-                self.cores.shares(now, Client(client), mps, &mut self.decisions);
+            Notice::Shares(client, server) => {
+                self.cores.shares(now, Client(client), server, &mut self.decisions);
             }
             Notice::Waits(client, waits) => {
                 if let Some(lane) = self.lane(Client(client)) {

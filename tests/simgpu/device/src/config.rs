@@ -27,6 +27,7 @@
 //! An unknown key is an error, so a typing mistake is no silent default.
 #![forbid(unsafe_code)]
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -331,6 +332,8 @@ impl Config {
             config.device.mode = match mode.as_str() {
                 "timeslice" => Sharing::TimeSlice,
                 "mps" => Sharing::Mps,
+                "control" if mps_daemon().is_some() => Sharing::Mps,
+                "control" => Sharing::TimeSlice,
                 _ => return Err(ConfigError::Variable("SIMGPU_MODE", mode)),
             };
         }
@@ -444,6 +447,12 @@ impl Config {
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// A connection to the MPS daemon at `CUDA_MPS_PIPE_DIRECTORY`, if one listens.
+pub fn mps_daemon() -> Option<UnixStream> {
+    let pipes = variable("CUDA_MPS_PIPE_DIRECTORY").unwrap_or_else(|| "/tmp/nvidia-mps".to_owned());
+    UnixStream::connect(Path::new(&pipes).join("control")).ok()
 }
 
 #[cfg(test)]

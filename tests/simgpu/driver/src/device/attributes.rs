@@ -8,9 +8,10 @@
 //! need several GPUs.
 #![forbid(unsafe_code)]
 
+use std::io::Write;
 use std::sync::OnceLock;
 
-use simgpu_device::config::{Config, Sharing};
+use simgpu_device::config::{Config, Sharing, mps_daemon};
 use simgpu_device::machine::Device;
 use simgpu_device::model::model;
 
@@ -41,7 +42,26 @@ pub(crate) const CONSTANT: u32 = 65536;
 /// the environment names the daemon's pipe.
 fn mps() -> bool {
     static MPS: OnceLock<bool> = OnceLock::new();
-    *MPS.get_or_init(|| Config::from_environment().is_ok_and(|config| config.device.mode == Sharing::Mps))
+    *MPS.get_or_init(|| {
+        let mps = Config::from_environment().is_ok_and(|config| config.device.mode == Sharing::Mps);
+        // A client of the daemon until the process ends.
+        if mps
+            && std::env::var_os("SIMGPU_MODE").is_some_and(|mode| mode == "control")
+            && let Some(mut daemon) = mps_daemon()
+        {
+            let _ = daemon.write_all(b"client\n");
+            std::mem::forget(daemon);
+        }
+        mps
+    })
+}
+
+/// The compute mode (`SIMGPU_COMPUTE_MODE`): 0 is the default, 3 is exclusive.
+fn compute_mode() -> i32 {
+    std::env::var("SIMGPU_COMPUTE_MODE")
+        .ok()
+        .and_then(|mode| mode.parse().ok())
+        .unwrap_or(0)
 }
 
 /// The last attribute that a driver of another age knows (`SIMGPU_ATTRIBUTES`).
@@ -75,7 +95,7 @@ pub(crate) fn value(attribute: i32, device: &Device) -> Option<i32> {
         17 => 0, // no time limit on kernels
         18 => 0, // not integrated
         19 => 1, // maps host memory
-        20 => 0, // compute mode: default (shared)
+        20 => compute_mode(),
         21 => 131_072,
         22 => 131_072,
         23 => 65_536,
