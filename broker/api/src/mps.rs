@@ -249,9 +249,12 @@ impl fmt::Display for MpsServer {
     }
 }
 
-/// A daemon's version (2 or 3), and its servers. `ask` runs the control program with these
-/// arguments and this input.
-pub fn servers(ask: &dyn Fn(&[&str], &str) -> Result<String, String>) -> Result<(u8, Vec<MpsServer>), String> {
+/// Runs the control program with these arguments and this input. Returns its output, or the first
+/// line of its error.
+pub type AskControl<'a> = dyn Fn(&[&str], &str) -> Result<String, String> + 'a;
+
+/// A daemon's version (2 or 3), and its servers.
+pub fn servers(ask: &AskControl<'_>) -> Result<(u8, Vec<MpsServer>), String> {
     let list = |module: &str| ask(&[module, "list", "--format=csv"], "").map(|text| rows(&text));
     let listed = list("server").unwrap_or_default();
     let features = ask(&["feature", "describe", "--format=csv"], "")
