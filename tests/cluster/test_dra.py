@@ -23,7 +23,7 @@ B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 KUBELET = cluster_kubernetes.BUILT / "debug" / "examples" / "dra-kubelet"
 # Those with resource.k8s.io/v1: its first, the first with the gate on, and the newest.
 VERSIONS = ["1.34", "1.36", "1.37"]
-VALUES = {"dra": {"enabled": True, "parameters": {"priority": 6, "outcome": "off"}}}
+VALUES = {"dra": {"enabled": True, "parameters": {"priority": 6, "slo": "1s"}}}
 SLICE = "/apis/resource.k8s.io/v1/resourceslices/node-1-weft.dev"
 
 DOCTOR = """{"rows": [
@@ -236,7 +236,7 @@ def test_claims_share_a_gpu_until_it_is_full(cluster):
     assert (first["WEFT_PRIORITY"], first["WEFT_SLOWDOWN"]) == ("high", "2%")
     assert (first["WEFT_MEMORY"], second["WEFT_MEMORY"]) == ("12288MiB", "20480MiB")
     # The class's parameters, since the claim has none.
-    assert (second["WEFT_PRIORITY"], second["WEFT_OUTCOME"]) == ("6", "off")
+    assert (second["WEFT_PRIORITY"], second["WEFT_SLO"], second["WEFT_OUTCOME"]) == ("6", "1s", "on")
     assert third["CUDA_VISIBLE_DEVICES"] == B
     file = json.loads(cluster.file(other).read_text())
     nodes = [node["path"] for node in file["devices"][0]["containerEdits"]["deviceNodes"]]

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{DRIVER, device_name, parameters};
+use super::node::{DRIVER, device_name};
+use super::parameters;
 use crate::gpus::NodeGpu;
 
 /// A request of a claim, with the GPUs that the scheduler chose.

@@ -9,73 +9,21 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::sync::{Notify, oneshot, watch};
 use tonic::service::Routes;
 
-use crate::api_server::ApiServer;
-use crate::edits::ContainerSettings;
-use crate::gpus::NodeGpu;
+use self::node::{DRIVER, DraNode};
 use crate::registration::{LONGEST_PAUSE, ServedSocket};
 
+pub mod api;
 pub mod claims;
+pub mod node;
 pub mod parameters;
 pub mod publish;
 pub mod service;
 pub mod slice;
-
-/// The protocols with the kubelet, generated from `proto/dra.proto` and
-/// `proto/pluginregistration.proto`.
-pub mod api {
-    #![allow(missing_docs, clippy::all)]
-    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
-    /// How the kubelet registers the driver.
-    pub mod registration {
-        tonic::include_proto!("pluginregistration");
-    }
-}
-
-/// The driver's name, which is also the domain of its attributes.
-pub const DRIVER: &str = "weft.dev";
-
-/// Vendor and class of the devices of a claim's CDI file.
-pub const CDI_KIND: &str = "weft.dev/claim";
-
-/// The name of a GPU's device: its UUID, as a label of DNS.
-pub fn device_name(gpu: &NodeGpu) -> String {
-    gpu.uuid.to_ascii_lowercase()
-}
-
-/// A node with its GPUs, and the places that the driver uses.
-#[derive(Debug)]
-pub struct DraNode {
-    /// The node's name, which is also that of its pool.
-    pub name: String,
-    /// Its GPUs.
-    pub gpus: Vec<slice::OfferedGpu>,
-    /// Containers' settings.
-    pub settings: ContainerSettings,
-    /// The most claims that may use a GPU.
-    pub shares: u32,
-    /// The folder of CDI files that the container engine reads.
-    pub cdi: PathBuf,
-    /// The kubelet's folder.
-    pub kubelet: PathBuf,
-    /// The API server.
-    pub api: ApiServer,
-    /// Time between two checks of sockets and GPUs.
-    pub period: Duration,
-}
-
-impl DraNode {
-    /// The path of the driver's own socket, the same on the node.
-    pub fn socket(&self) -> PathBuf {
-        self.kubelet.join("plugins").join(DRIVER).join("dra.sock")
-    }
-}
 
 /// Serves the kubelet and keeps the API server's description until `end` receives a message or its
 /// sender is dropped.

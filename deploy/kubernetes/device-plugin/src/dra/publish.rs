@@ -13,7 +13,8 @@ use hyper::Method;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
-use super::{DraNode, slice};
+use super::node::DraNode;
+use super::slice;
 use crate::registration::LONGEST_PAUSE;
 
 /// Time between two looks at the slice, s: the longest that pods wait after its removal.

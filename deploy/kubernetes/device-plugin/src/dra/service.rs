@@ -19,7 +19,8 @@ use super::api::{
     Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodePrepareResourcesResponse,
     NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse,
 };
-use super::{CDI_KIND, DRIVER, DraNode, claims, device_name};
+use super::claims;
+use super::node::{CDI_KIND, DRIVER, DraNode, device_name};
 use crate::edits::{self, CdiEntry};
 use crate::gpus::NodeGpu;
 

@@ -6,20 +6,10 @@
 
 use serde_json::{Value, json};
 
-use super::{DRIVER, DraNode, device_name};
-use crate::gpus::{GpuTraits, NodeGpu};
+use super::node::{DRIVER, DraNode, OfferedGpu, device_name};
 
 /// The longest text of an attribute, characters.
 const LONGEST_TEXT: usize = 64;
-
-/// A GPU with the properties that claims may select by.
-#[derive(Debug, Clone)]
-pub struct OfferedGpu {
-    /// The GPU.
-    pub gpu: NodeGpu,
-    /// Its model and its memory.
-    pub traits: GpuTraits,
-}
 
 /// The device of a GPU that `shares` claims may use.
 pub fn device(offered: &OfferedGpu, shares: u32) -> Value {
