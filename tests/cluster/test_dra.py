@@ -498,17 +498,22 @@ def test_two_pods_of_one_claim_run_on_one_gpu(scene, chart):
         claim = cluster.claim(claim["spec"], claim["metadata"]["name"])
         (answer,) = cluster.kubelet("prepare", claim).values()
         names = {device["requests"][0]: device["cdi"] for device in answer["devices"]}
-        running = [start(node, cluster.file(claim), names, pod) for pod in pods]
-        # Both are at work before one of them looks at the broker.
-        jobs.wait_until(lambda: clients(node) == 2 or not all(job.running() for job in running), BOUND)
-        (node.folders["logs"] / "go").touch()
-        for job in running:
+        running = []
+        for pod in pods:
+            # Podman's folder of CDI files is one for all, so its starts take turns.
+            running.append(job := start(node, cluster.file(claim), names, pod))
+            jobs.wait_until(lambda: clients(node) == len(running) or not job.running(), BOUND)  # noqa: B023
+            assert job.running(), job.explain()
+        device = node.uuid.removeprefix("GPU-").replace("-", "")
+        rows = {"service": (0, device), "training": (7, device)}
+        # One after the other, so the first finds the second still there.
+        for job, pod in zip(running, pods, strict=True):
+            (node.folders["logs"] / pod["metadata"]["name"]).touch()
             assert job.wait(BOUND) == 0, job.explain()
             told = json.loads(job.stdout())
             assert (told["answer"], told["visible"]) == (49, node.uuid), told
-            rows = {row["name"]: (row["priority"], row["device_uuid"]) for row in told["clients"]}
-            device = node.uuid.removeprefix("GPU-").replace("-", "")
-            assert rows == {"service": (0, device), "training": (7, device)}, told
+            assert {row["name"]: (row["priority"], row["device_uuid"]) for row in told["clients"]} == rows
+            del rows[pod["metadata"]["name"]]
         assert b"]: ran " in running[0].stderr_path.read_bytes(), "the outcome is in the pod's log"
         # Without the claim's file no further container starts with it.
         cluster.kubelet("unprepare", claim)
@@ -523,8 +528,9 @@ def start(node, file, names, pod):
     (inside,) = pod["spec"]["containers"]
     (wanted,) = inside["resources"]["claims"]
     words = [word for name in names[wanted["request"]] for word in ("--device", name)]
-    words += ["--env", f"WEFT_NAME={pod['metadata']['name']}", "--env", f"WAIT_FOR={node.folders['logs'] / 'go'}"]
-    words += ["--volume", f"{node.folders['logs']}:{node.folders['logs']}:ro"]
+    name, logs = pod["metadata"]["name"], node.folders["logs"]
+    words += ["--env", f"WEFT_NAME={name}", "--env", f"WAIT_FOR={logs / name}"]
+    words += ["--volume", f"{logs}:{logs}:ro"]
     job = [python(), cluster_kubernetes.JOB, node.folders["weft"] / "weft"]
     started = podman(node.scene.folder, *words, *ROOTFS, *job, file=file)
     node.running.append(started)
