@@ -2,7 +2,8 @@
 """Renders the chart as Helm does, and holds manifests against the schemas of Kubernetes.
 
   manifests.py < QUESTION      as JSON: "values" of the chart, or "files" or "texts"; "versions" of
-                               Kubernetes; "pods" that the chart's policy is to judge
+                               Kubernetes; "pods", "updates" of pods, and "writes" with their
+                               requests, which the first policy is to judge
   manifests.py --plain         prints the chart with its defaults as one file
 
 Answers with JSON. Helm's own code renders; the schemas are those that Kubernetes publishes, strict:
@@ -34,6 +35,8 @@ def faults(document, versions):
             yield f"PodMonitor: {'/'.join(map(str, fault.absolute_path))}: {fault.message}"
         return
     for version in versions:
+        if newer_than(document, version):
+            continue
         try:
             kubernetes_validate.validate(document, version, strict=True)
         except kubernetes_validate.ValidationError as why:
@@ -41,6 +44,17 @@ def faults(document, versions):
             yield f"{version}: {document.get('kind')}: {place}: {why.message}"
         except Exception as why:  # noqa: BLE001 - no schema for it, which is a fault as well
             yield f"{version}: {document.get('kind')}: {getattr(why, 'message', why)}"
+
+
+# The first Kubernetes with claims of resource.k8s.io/v1.
+CLAIMS_MINOR = 34
+
+
+def newer_than(document, version):
+    """Whether a manifest is for clusters with claims, and this version has none."""
+    claims = document["apiVersion"].startswith("resource.k8s.io/")
+    claims = claims or "resourceClaims" in document.get("spec", {})
+    return claims and int(version.split(".")[1]) < CLAIMS_MINOR
 
 
 def texts(values):
@@ -75,11 +89,14 @@ def plain():
     return HEAD + "---\n".join(parts)
 
 
-def verdict(policy, pod, before=None):
-    """The message by which a policy refuses a pod, or its update, or None: as an API server goes
-    through it."""
+def verdict(policy, pod, before=None, request=None):
+    """The message by which a policy refuses an object, or its update, or None: as an API server
+    goes through it."""
     found = {}
-    names = {"object": pod, "oldObject": before, "variables": found}
+    names = {"object": pod, "oldObject": before, "request": request, "variables": found}
+    for condition in policy["spec"].get("matchConditions", []):
+        if cel.evaluate(condition["expression"], names) is not True:
+            return None
     for variable in policy["spec"]["variables"]:
         found[variable["name"]] = cel.evaluate(variable["expression"], names)
     for rule in policy["spec"]["validations"]:
@@ -101,6 +118,7 @@ def answer(question):
     policies = [one for one in documents if one["kind"] == "ValidatingAdmissionPolicy"]
     verdicts = [verdict(policies[0], pod) for pod in question.get("pods", [])]
     verdicts += [verdict(policies[0], after, before) for before, after in question.get("updates", [])]
+    verdicts += [verdict(policies[0], one["object"], None, one["request"]) for one in question.get("writes", [])]
     linted = helm_python.lint(str(CHART)) if question.get("lint") else None
     told = {"documents": documents, "faults": found, "lint": linted, "verdicts": verdicts}
     return {**told, "refused": None}

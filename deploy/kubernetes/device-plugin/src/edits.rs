@@ -46,6 +46,17 @@ pub struct ContainerSettings {
     pub cdi: bool,
 }
 
+/// A device of a CDI file: the edits to a container that is given it.
+#[derive(Debug, Clone)]
+pub struct CdiEntry<'a> {
+    /// Its name in the file.
+    pub name: String,
+    /// Its GPUs.
+    pub gpus: Vec<&'a NodeGpu>,
+    /// Variables in addition to those that select the GPUs.
+    pub variables: BTreeMap<String, String>,
+}
+
 impl ContainerSettings {
     /// The response to the kubelet for a container with `count` shares of these GPUs.
     pub fn answer(&self, gpus: &[&NodeGpu], count: usize) -> ContainerAllocateResponse {
@@ -79,8 +90,8 @@ impl ContainerSettings {
         }
     }
 
-    /// The content of the CDI file: a device for each GPU.
-    pub fn cdi(&self, gpus: &[NodeGpu]) -> Value {
+    /// The content of a CDI file with these devices.
+    pub fn cdi(&self, kind: &str, devices: &[CdiEntry]) -> Value {
         let pairs = |found: BTreeMap<String, String>| -> Vec<String> {
             found
                 .into_iter()
@@ -93,13 +104,15 @@ impl ContainerSettings {
                 .map(|path| json!({"path": path, "permissions": "rw"}))
                 .collect()
         };
-        let devices = gpus.iter().map(|gpu| {
-            let mut edits = json!({"env": pairs(variables_of(&[gpu]))});
-            let own = nodes(self.nodes_of(gpu));
+        let devices = devices.iter().map(|device| {
+            let mut variables = variables_of(&device.gpus);
+            variables.extend(device.variables.clone());
+            let mut edits = json!({"env": pairs(variables)});
+            let own = nodes(device.gpus.iter().flat_map(|gpu| self.nodes_of(gpu)).collect());
             if !own.is_empty() {
                 edits["deviceNodes"] = own.into();
             }
-            json!({"name": gpu.uuid, "containerEdits": edits})
+            json!({"name": device.name, "containerEdits": edits})
         });
         let mounts = self.mounts().into_iter().map(|path| {
             json!({
@@ -118,25 +131,22 @@ impl ContainerSettings {
         }
         json!({
             "cdiVersion": CDI_VERSION,
-            "kind": CDI_KIND,
+            "kind": kind,
             "devices": devices.collect::<Vec<_>>(),
             "containerEdits": edits,
         })
     }
 
-    /// Writes the CDI file into this folder atomically. Returns its path.
+    /// Writes a CDI file with a device for each of these GPUs into this folder. Returns its path.
     pub fn write_cdi(&self, folder: &Path, gpus: &[NodeGpu]) -> Result<PathBuf> {
+        let devices = gpus.iter().map(|gpu| CdiEntry {
+            name: gpu.uuid.clone(),
+            gpus: vec![gpu],
+            variables: BTreeMap::new(),
+        });
+        let devices: Vec<CdiEntry> = devices.collect();
         let path = folder.join(CDI_FILE);
-        let new = folder.join(format!(".{CDI_FILE}.new"));
-        let text = serde_json::to_string_pretty(&self.cdi(gpus))?;
-        let write = || -> std::io::Result<()> {
-            fs::create_dir_all(folder)?;
-            let mut file = fs::File::create(&new)?;
-            writeln!(file, "{text}")?;
-            file.sync_all()?;
-            fs::rename(&new, &path)
-        };
-        write().with_context(|| format!("cannot write {}", path.display()))?;
+        write_file(&path, &self.cdi(CDI_KIND, &devices))?;
         Ok(path)
     }
 
@@ -181,6 +191,25 @@ impl ContainerSettings {
     fn existing(&self, node: &str) -> Option<String> {
         self.dev.join(node).exists().then(|| format!("/dev/{node}"))
     }
+}
+
+/// Writes a file as JSON, atomically. Makes its folder if it is missing.
+pub fn write_file(path: &Path, content: &Value) -> Result<()> {
+    let text = serde_json::to_string_pretty(content)?;
+    let write = || -> std::io::Result<()> {
+        let (folder, name) = (path.parent(), path.file_name());
+        let (Some(folder), Some(name)) = (folder, name) else {
+            return Err(std::io::ErrorKind::InvalidInput.into());
+        };
+        // Container engines read only names that end with .json or .yaml.
+        let new = folder.join(format!(".{}.new", name.to_string_lossy()));
+        fs::create_dir_all(folder)?;
+        let mut file = fs::File::create(&new)?;
+        writeln!(file, "{text}")?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The variables that select the GPUs: NVIDIA's container runtime reads the first, CUDA the second.

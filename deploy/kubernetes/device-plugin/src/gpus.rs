@@ -5,6 +5,7 @@
 //! of each GPU, and reading them creates no CUDA context. MIG instances are not distinguished.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -118,9 +119,28 @@ fn of_information(text: &str) -> Option<NodeGpu> {
     })
 }
 
-/// The GPUs that the driver lists, from `weft doctor`. They have only UUIDs, since the driver's
-/// numbers are not those of device nodes.
+/// The GPUs that the driver lists. They have only UUIDs, since the driver's numbers are not those
+/// of device nodes.
 async fn of_doctor(weft: &Path) -> Result<Vec<NodeGpu>> {
+    let plain = |uuid| NodeGpu {
+        uuid,
+        node: None,
+        numa: None,
+    };
+    Ok(traits(weft).await?.into_keys().map(plain).collect())
+}
+
+/// Properties of a GPU that need its driver.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GpuTraits {
+    /// The driver's name of the model.
+    pub model: String,
+    /// Device memory, MiB, in the precision that `weft doctor` prints.
+    pub memory_mib: u64,
+}
+
+/// Properties of each GPU by its UUID, from `weft doctor`.
+pub async fn traits(weft: &Path) -> Result<BTreeMap<String, GpuTraits>> {
     let mut command = Command::new(weft);
     command
         .args(["doctor", "--json"])
@@ -138,16 +158,26 @@ async fn of_doctor(weft: &Path) -> Result<Vec<NodeGpu>> {
     Ok(rows.iter().filter_map(of_row).collect())
 }
 
-/// A row about a device: `"what": "device 0"`, and its UUID as the last word of `found`.
-fn of_row(row: &serde_json::Value) -> Option<NodeGpu> {
+/// A row about a device: `"what": "device 0"`, and `found`: its model, its memory, and its UUID
+/// after the word `uuid`.
+fn of_row(row: &serde_json::Value) -> Option<(String, GpuTraits)> {
     row["what"].as_str()?.strip_prefix("device ")?.parse::<u32>().ok()?;
-    let (_, after) = row["found"].as_str()?.rsplit_once("uuid ")?;
+    let (before, after) = row["found"].as_str()?.rsplit_once(", compute ")?;
+    let (_, after) = after.rsplit_once("uuid ")?;
     let uuid = dashed(after.split([',', ' ']).next()?)?;
-    Some(NodeGpu {
-        uuid,
-        node: None,
-        numa: None,
-    })
+    let (model, memory) = before.rsplit_once(", ")?;
+    let (number, unit) = memory.split_once(' ')?;
+    let mib = match unit {
+        "MiB" => 1.0,
+        "GiB" => 1024.0,
+        "TiB" => 1048576.0,
+        _ => return None,
+    };
+    let traits = GpuTraits {
+        model: model.to_string(),
+        memory_mib: (number.parse::<f64>().ok()? * mib) as u64,
+    };
+    Some((uuid, traits))
 }
 
 /// The form `GPU-8-4-4-4-12` of 32 hexadecimal digits, given with or without dashes.
@@ -207,9 +237,13 @@ mod tests {
     fn a_row_of_the_doctor_names_a_gpu() {
         let row = |what: &str, found: &str| serde_json::json!({"what": what, "found": found});
         let found = format!("NVIDIA A100 (simulated), 40.0 GiB, compute 8.0, uuid {DIGITS}");
-        assert_eq!(of_row(&row("device 0", &found)).unwrap().uuid, UUID);
+        let traits = GpuTraits {
+            model: "NVIDIA A100 (simulated)".into(),
+            memory_mib: 40 << 10,
+        };
+        assert_eq!(of_row(&row("device 0", &found)).unwrap(), (UUID.into(), traits));
         let longer = format!("{found}, no managed memory while kernels run");
-        assert_eq!(of_row(&row("device 1", &longer)).unwrap().uuid, UUID);
+        assert_eq!(of_row(&row("device 1", &longer)).unwrap().0, UUID);
         assert_eq!(of_row(&row("device priorities", &found)), None);
         assert_eq!(of_row(&row("device 0", "uuid 12")), None);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A Kubernetes device plugin that offers shares of each GPU of a node to jobs under weft.
+//! Offers shares of each GPU of a node to Kubernetes, for jobs under weft: as a device plugin, or
+//! as a driver of Dynamic Resource Allocation (`dra`).
 //!
 //! The kubelet counts shares and hands them to containers. A container that has a share starts with
 //! weft's library, the socket of the node's broker, and the GPU of its share. `shares` and `edits`
@@ -12,6 +13,8 @@ pub mod api {
     tonic::include_proto!("v1beta1");
 }
 
+pub mod api_server;
+pub mod dra;
 pub mod edits;
 pub mod gpus;
 pub mod health;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `weft-device-plugin`: offers shares of this node's GPUs to the kubelet.
+//! `weft-device-plugin`: offers shares of this node's GPUs to the kubelet, as a device plugin or as
+//! a driver of Dynamic Resource Allocation.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -11,6 +12,9 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
+use weft_device_plugin::api_server::ApiServer;
+use weft_device_plugin::dra;
+use weft_device_plugin::dra::node::{DraNode, OfferedGpu};
 use weft_device_plugin::edits::ContainerSettings;
 use weft_device_plugin::gpus::{self, GpuSources, NodeGpu};
 use weft_device_plugin::health::BrokerProbe;
@@ -33,6 +37,8 @@ struct PluginArgs {
 enum PluginCommand {
     /// Serve the kubelet until SIGTERM
     Serve(ServeArgs),
+    /// The same as a driver of Dynamic Resource Allocation (Kubernetes 1.34)
+    Dra(DraArgs),
     /// Write the CDI file and exit
     Cdi(CdiArgs),
     /// Copy weft's files into a folder of the node that containers mount
@@ -78,12 +84,11 @@ struct OfferArgs {
 struct ServeArgs {
     #[command(flatten)]
     offer: OfferArgs,
+    #[command(flatten)]
+    watch: WatchArgs,
     /// Name of the resource that pods request
     #[arg(long, value_name = "NAME", default_value = "weft.dev/gpu-share", value_parser = resource)]
     resource: String,
-    /// Shares of each GPU: the most containers that may use it
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(shares::MOST_SHARES)))]
-    shares: u32,
     /// Device memory that a share stands for, MiB; sets WEFT_MEMORY of containers
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     share_mib: Option<u64>,
@@ -96,6 +101,13 @@ struct ServeArgs {
     /// The kubelet's folder of plugin sockets
     #[arg(long, value_name = "FOLDER", default_value = "/var/lib/kubelet/device-plugins")]
     kubelet_dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct WatchArgs {
+    /// Shares of each GPU: the most containers, or claims, that may use it
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(shares::MOST_SHARES)))]
+    shares: u32,
     /// Time between two queries to the broker, ms
     #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     broker_period_ms: u64,
@@ -105,6 +117,33 @@ struct ServeArgs {
     /// Time between two checks of the kubelet's socket, ms
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     kubelet_period_ms: u64,
+}
+
+#[derive(Debug, Args)]
+struct DraArgs {
+    #[command(flatten)]
+    offer: OfferArgs,
+    #[command(flatten)]
+    watch: WatchArgs,
+    /// This node's name
+    #[arg(long, value_name = "NAME")]
+    node: String,
+    /// Folder of CDI files that the container engine reads
+    #[arg(long, value_name = "FOLDER", default_value = "/var/run/cdi")]
+    cdi_dir: PathBuf,
+    /// The kubelet's folder, the same on the node
+    #[arg(long, value_name = "FOLDER", default_value = "/var/lib/kubelet", value_parser = absolute)]
+    kubelet_dir: PathBuf,
+    /// The API server, HOST:PORT; default: the cluster's
+    #[arg(long, value_name = "ADDRESS")]
+    api_server: Option<String>,
+    /// Folder with the service account's token and ca.crt
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        default_value = "/var/run/secrets/kubernetes.io/serviceaccount"
+    )]
+    account: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -181,6 +220,7 @@ fn main() -> ExitCode {
         .context("cannot start")
         .and_then(|runtime| match args.command {
             PluginCommand::Serve(serve) => runtime.block_on(serve_node(serve)),
+            PluginCommand::Dra(dra) => runtime.block_on(serve_claims(dra)),
             PluginCommand::Cdi(cdi) => runtime.block_on(write_cdi(cdi)),
             PluginCommand::Install { from, to } => install::install(&from, &to),
         });
@@ -203,8 +243,9 @@ async fn write_cdi(args: CdiArgs) -> Result<()> {
     Ok(())
 }
 
-async fn serve_node(args: ServeArgs) -> Result<()> {
-    let (tell, mut end) = oneshot::channel::<()>();
+/// A receiver of the end: SIGTERM or SIGINT.
+fn end() -> Result<oneshot::Receiver<()>> {
+    let (tell, end) = oneshot::channel::<()>();
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::spawn(async move {
         tokio::select! {
@@ -213,44 +254,93 @@ async fn serve_node(args: ServeArgs) -> Result<()> {
         }
         let _ = tell.send(());
     });
-    let Some(found) = search(&args.offer.sources(), &mut end).await else {
+    Ok(end)
+}
+
+/// Starts the broker's check. The receiver has its latest result.
+fn watch_broker(offer: &OfferArgs, watch: &WatchArgs) -> watch::Receiver<bool> {
+    let probe = BrokerProbe {
+        weft: offer.weft.clone(),
+        socket: offer.socket.clone(),
+        period: Duration::from_millis(watch.broker_period_ms),
+        bound: Duration::from_millis(watch.broker_bound_ms),
+    };
+    let (tell, broker) = watch::channel(false);
+    tokio::spawn(probe.watch(tell));
+    broker
+}
+
+fn told(offered: &[NodeGpu], shares: u32) {
+    for gpu in offered {
+        let node = gpu.node.as_deref().unwrap_or("node not known");
+        log::info!("{shares} shares of {} ({node})", gpu.uuid);
+    }
+}
+
+async fn serve_node(args: ServeArgs) -> Result<()> {
+    let mut end = end()?;
+    let sources = args.offer.sources();
+    let Some(found) = search(async || gpus::find(&sources).await, &mut end).await else {
         return Ok(());
     };
     let settings = args.offer.settings(args.share_mib, args.cdi_dir.is_some());
     if let Some(folder) = &args.cdi_dir {
         log::info!("CDI file: {}", settings.write_cdi(folder, &found)?.display());
     }
-    for gpu in &found {
-        log::info!(
-            "{} shares of {} ({})",
-            args.shares,
-            gpu.uuid,
-            gpu.node.as_deref().unwrap_or("node not known")
-        );
-    }
-    let offer = Arc::new(NodeOffer::new(found, args.shares, args.several_gpus, settings));
-    let probe = BrokerProbe {
-        weft: args.offer.weft,
-        socket: args.offer.socket,
-        period: Duration::from_millis(args.broker_period_ms),
-        bound: Duration::from_millis(args.broker_bound_ms),
-    };
-    let (tell_broker, broker) = watch::channel(false);
-    tokio::spawn(probe.watch(tell_broker));
+    told(&found, args.watch.shares);
+    let broker = watch_broker(&args.offer, &args.watch);
+    let offer = Arc::new(NodeOffer::new(found, args.watch.shares, args.several_gpus, settings));
     let registration = RegistrationSettings {
         folder: args.kubelet_dir,
         endpoint: format!("{}.sock", args.resource.replace('/', "_")),
         resource: args.resource,
-        period: Duration::from_millis(args.kubelet_period_ms),
+        period: Duration::from_millis(args.watch.kubelet_period_ms),
     };
     registration::run(&registration, offer, broker, end).await
 }
 
+async fn serve_claims(args: DraArgs) -> Result<()> {
+    let address = args.api_server.or_else(ApiServer::address_of_pod);
+    let address = address.context("no API server: this is no pod, name one with --api-server HOST:PORT")?;
+    let mut end = end()?;
+    let sources = args.offer.sources();
+    let offered = async || {
+        let found = gpus::find(&sources).await?;
+        let mut traits = gpus::traits(&sources.weft).await?;
+        let with = |gpu: NodeGpu| -> Result<OfferedGpu> {
+            let traits = traits.remove(&gpu.uuid);
+            let traits = traits.with_context(|| format!("weft doctor does not list {}", gpu.uuid))?;
+            Ok(OfferedGpu { gpu, traits })
+        };
+        found.into_iter().map(with).collect::<Result<Vec<_>>>()
+    };
+    let Some(offered) = search(offered, &mut end).await else {
+        return Ok(());
+    };
+    let gpus: Vec<NodeGpu> = offered.iter().map(|one| one.gpu.clone()).collect();
+    told(&gpus, args.watch.shares);
+    let broker = watch_broker(&args.offer, &args.watch);
+    let node = DraNode {
+        name: args.node,
+        gpus: offered,
+        settings: args.offer.settings(None, true),
+        shares: args.watch.shares,
+        cdi: args.cdi_dir,
+        kubelet: args.kubelet_dir,
+        api: ApiServer {
+            address,
+            account: args.account,
+        },
+        period: Duration::from_millis(args.watch.kubelet_period_ms),
+    };
+    dra::run(Box::leak(Box::new(node)), broker, end).await
+}
+
 /// The GPUs of this node, as soon as it has any. `None` if the plugin must end first.
-async fn search(sources: &GpuSources, end: &mut oneshot::Receiver<()>) -> Option<Vec<NodeGpu>> {
+async fn search<T>(find: impl AsyncFn() -> Result<Vec<T>>, end: &mut oneshot::Receiver<()>) -> Option<Vec<T>> {
     let mut told = false;
     loop {
-        match gpus::find(sources).await {
+        match find().await {
             Ok(found) if !found.is_empty() => return Some(found),
             Ok(_) if told => {}
             Ok(_) => log::warn!("no GPU here; looking again every {} s", SEARCH_PERIOD.as_secs()),

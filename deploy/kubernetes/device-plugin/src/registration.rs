@@ -18,6 +18,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
+use tonic::service::Routes;
 use tonic::transport::{Endpoint, Server, Uri};
 
 use crate::api::RegisterRequest;
@@ -35,7 +36,7 @@ pub const KUBELET_SOCKET: &str = "kubelet.sock";
 const REGISTER_BOUND: Duration = Duration::from_secs(10);
 
 /// The longest pause after a failure, s: about the time that a kubelet takes to start.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The time that open calls have to end after the socket is closed, s.
 const END_BOUND: Duration = Duration::from_secs(2);
@@ -102,8 +103,8 @@ async fn serve_once(
         anyhow::bail!("no kubelet at {}", kubelet.display());
     };
     let (told, usable) = watch::channel(offer.usable(*broker.borrow_and_update()));
-    let serving = ServedSocket::start(settings, ShareService::new(offer.clone(), usable))?;
-    let own = serving.identity;
+    let service = DevicePluginServer::new(ShareService::new(offer.clone(), usable));
+    let serving = ServedSocket::start(settings.folder.join(&settings.endpoint), Routes::new(service))?;
     register(settings, &kubelet).await?;
     log::info!(
         "registered {} with the kubelet at {}",
@@ -122,7 +123,7 @@ async fn serve_once(
             changed
         });
         let other = identity(&kubelet).is_some_and(|now| now != registered);
-        if other || identity(&serving.path) != Some(own) {
+        if other || !serving.is_there() {
             // The lists end when their sender is dropped, which ends the calls of the old kubelet.
             drop(told);
             serving.stop().await;
@@ -158,8 +159,8 @@ async fn register(settings: &RegistrationSettings, kubelet: &Path) -> Result<()>
         .with_context(|| format!("cannot register with the kubelet at {}", kubelet.display()))
 }
 
-/// The plugin's socket and the task that serves it. Dropping it removes both.
-struct ServedSocket {
+/// A socket for the kubelet, and the task that serves it. Dropping it removes both.
+pub(crate) struct ServedSocket {
     path: PathBuf,
     identity: SocketIdentity,
     close: Option<oneshot::Sender<()>>,
@@ -167,8 +168,7 @@ struct ServedSocket {
 }
 
 impl ServedSocket {
-    fn start(settings: &RegistrationSettings, service: ShareService) -> Result<Self> {
-        let path = settings.folder.join(&settings.endpoint);
+    pub(crate) fn start(path: PathBuf, routes: Routes) -> Result<Self> {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("cannot remove {}", path.display()));
@@ -179,13 +179,14 @@ impl ServedSocket {
         let identity = identity(&path).with_context(|| format!("{} was removed at once", path.display()))?;
         let (close, closed) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
-            let serving = Server::builder()
-                .add_service(DevicePluginServer::new(service))
-                .serve_with_incoming_shutdown(UnixListenerStream::new(listener), async {
+            let serving = Server::builder().add_routes(routes).serve_with_incoming_shutdown(
+                UnixListenerStream::new(listener),
+                async {
                     let _ = closed.await;
-                });
+                },
+            );
             if let Err(error) = serving.await {
-                log::error!("the plugin's socket: {error}");
+                log::error!("a socket for the kubelet: {error}");
             }
         });
         Ok(Self {
@@ -196,7 +197,12 @@ impl ServedSocket {
         })
     }
 
-    async fn stop(mut self) {
+    /// Whether its path still leads to this socket.
+    pub(crate) fn is_there(&self) -> bool {
+        identity(&self.path) == Some(self.identity)
+    }
+
+    pub(crate) async fn stop(mut self) {
         drop(self.close.take());
         if tokio::time::timeout(END_BOUND, &mut self.task).await.is_err() {
             log::warn!("calls of the old kubelet did not end; they are dropped");
@@ -208,7 +214,7 @@ impl Drop for ServedSocket {
     fn drop(&mut self) {
         self.task.abort();
         // The path may belong to another plugin by now.
-        if identity(&self.path) == Some(self.identity) {
+        if self.is_there() {
             let _ = fs::remove_file(&self.path);
         }
     }
