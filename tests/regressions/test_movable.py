@@ -394,6 +394,19 @@ def test_what_cannot_be_moved_stays_and_is_told(scene, movable):
     right(scene, plain, captures)
 
 
+def test_memory_that_cannot_move_is_told_with_its_kinds(scene):
+    scene.broker.start()
+    ready = scene.folder / "ready"
+    job = scene.job([compiled(scene, "movable_kept.c"), "stays", ready, scene.running], more={"WEFT_BACKING": "movable"})
+    stands(job, ready)
+    kinds = "32 MiB stream-ordered, in pools or in graphs, 4 MiB mapped by the job itself"
+    told = lambda: kinds in weft(scene, "status", "-v").stdout  # noqa: E731
+    assert jobs.wait_until(told, BOUND), weft(scene, "status", "-v").stdout
+    line = done(scene, "pause", "--evict", job.pid, code=1)
+    assert f"none of its memory can move: {kinds}" in line, line
+    right(scene, job)
+
+
 def stranger(scene, name, mib):
     """A process that weft does not know. It holds memory until its `ready` file is gone."""
     ready = scene.folder / f"{name}.ready"

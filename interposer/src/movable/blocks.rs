@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::host_copy::HostCopy;
 use crate::driver::abi::{
-    AllocationProperties, CuContext, CuDevice, CuDevicePtr, CuResult, LOCATION_DEVICE, Location, MemoryAccess,
-    PhysicalProperties,
+    AllocationProperties, CuContext, CuDevice, CuDevicePtr, CuResult, CuStream, LOCATION_DEVICE, Location,
+    MemoryAccess, PhysicalProperties,
 };
 use crate::driver::queries::{here, within};
 use crate::driver::{calls, capture};
@@ -219,9 +219,9 @@ fn release(start: CuDevicePtr, block: &MovableBlock) -> Result<(), CuResult> {
     checked(unsafe { calls::cuMemAddressFree(start, block.room as usize) })
 }
 
-/// Frees a block as the driver frees memory: after all work of its context. `None`: no block begins
-/// there.
-pub fn give_back(start: CuDevicePtr) -> Option<CuResult> {
+/// Frees a block as the driver frees memory: after all work of its context, or of a stream. `None`:
+/// no block begins there.
+pub fn give_back(start: CuDevicePtr, after: Option<CuStream>) -> Option<CuResult> {
     // First: after the free another thread may get this address.
     let block = lock(&BLOCKS).remove(&start)?;
     if capture::any() {
@@ -230,8 +230,12 @@ pub fn give_back(start: CuDevicePtr) -> Option<CuResult> {
     }
     free_late();
     let freed = within(block.context, || {
-        // SAFETY: no pointers.
-        checked(unsafe { calls::cuCtxSynchronize() })?;
+        checked(match after {
+            // SAFETY: the job's stream.
+            Some(stream) => unsafe { calls::cuStreamSynchronize(stream) },
+            // SAFETY: no pointers.
+            None => unsafe { calls::cuCtxSynchronize() },
+        })?;
         release(start, &block)
     });
     if let Err(error) = freed {
