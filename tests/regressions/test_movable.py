@@ -6,6 +6,7 @@ import time
 
 import pytest
 from built import compiled
+from fixtures import moves
 from fixtures.scene import BOUND, weft
 from fixtures.told import Told
 from harness import jobs, paths
@@ -425,6 +426,7 @@ def leave(scene, large):
 
 
 def test_memory_that_a_stranger_took_is_awaited_and_nothing_is_lost(scene, movable, keeper):
+    scene.device.settings["SIMGPU_MOVES"] = str(scene.folder / "moves")
     job = movable("moves", 150)
     done(scene, "pause", "--evict", job.pid)
     large = stranger(scene, "large", 180)
@@ -439,6 +441,9 @@ def test_memory_that_a_stranger_took_is_awaited_and_nothing_is_lost(scene, movab
     scene.finish(small)
     assert jobs.wait_until(lambda: scene.row(job)["eviction"]["state"] == "device", BOUND), scene.row(job)
     right(scene, job)
+    count, wrong, alone = moves.seen(scene.folder / "moves")
+    # Nor for a moment: others may be about to take it.
+    assert count and not wrong and not alone, (wrong, alone)
     # It asked for nothing that it had not had before.
     learnt = json.loads(weft(scene, "queue", "--json").stdout)["learnt"]
     assert [row["denied"] for row in learnt if row["pid"] == job.pid] == [False], learnt

@@ -173,7 +173,7 @@ class Round:
 
     def look(self):
         """Each range came back as it left."""
-        count, wrong = moves.seen(self.folder / "moves")
+        count, wrong, _ = moves.seen(self.folder / "moves")
         if len(wrong) > self.wrong:
             those = {int(line.split()[0]) for line in wrong[self.wrong :]}
             self.trouble("lost", f"{len(wrong) - self.wrong} ranges have other contents: {wrong[self.wrong :]}", *(self.all[pid] for pid in those))

@@ -14,7 +14,7 @@ use crate::driver::abi::{
     AllocationProperties, CuContext, CuDevice, CuDevicePtr, CuResult, CuStream, LOCATION_DEVICE, Location,
     MemoryAccess, PhysicalProperties,
 };
-use crate::driver::queries::{here, within};
+use crate::driver::queries::{free_memory, here, within};
 use crate::driver::{calls, capture};
 use crate::lock::lock;
 use crate::report;
@@ -318,6 +318,15 @@ pub fn unmap_all() -> Result<u64, CuResult> {
 /// Maps all blocks that are away. If that fails, those of this call are away again.
 pub fn map_all() -> Result<(), CuResult> {
     let mut blocks = lock(&BLOCKS);
+    let away = blocks.values().filter(|block| !block.mapped);
+    let needed: u64 = away.clone().map(|block| block.room).sum();
+    // A part of them would take memory that others are about to take.
+    let free = { away }.next().map(|block| within(block.context, || Ok(free_memory())));
+    if let Some(Ok(Some(free))) = free
+        && free < needed
+    {
+        return Err(CuResult::OUT_OF_MEMORY);
+    }
     let mut fresh = Vec::new();
     let away = blocks.iter_mut().filter(|(_, block)| !block.mapped);
     let mapped = { away }.try_for_each(|(start, block)| {

@@ -89,12 +89,14 @@ pub(crate) fn leaves(at: u64, size: u64) {
         }
         return;
     }
-    // If nothing used it since it left, it may have come back without its contents: there was no
-    // room for the rest.
-    all.entry(at).or_insert_with(|| Moved {
-        size,
-        hash: hash_of(at, size),
-    });
+    let hash = hash_of(at, size);
+    match all.get(&at) {
+        // Nothing used it since it left. It came back without its contents: there was no room for
+        // the rest.
+        Some(before) if before.hash != hash => tell(at, before),
+        Some(_) => {}
+        None => drop(all.insert(at, Moved { size, hash })),
+    }
     ANY.store(true, Ordering::Release);
 }
 
