@@ -400,7 +400,7 @@ def test_memory_that_cannot_move_is_told_with_its_kinds(scene):
     ready = scene.folder / "ready"
     job = scene.job([compiled(scene, "movable_kept.c"), "stays", ready, scene.running], more={"WEFT_BACKING": "movable"})
     stands(job, ready)
-    kinds = "32 MiB stream-ordered, in pools or in graphs, 4 MiB mapped by the job itself"
+    kinds = "32.0 MiB stream-ordered, in pools or in graphs, 4.00 MiB mapped by the job itself"
     told = lambda: kinds in weft(scene, "status", "-v").stdout  # noqa: E731
     assert jobs.wait_until(told, BOUND), weft(scene, "status", "-v").stdout
     line = done(scene, "pause", "--evict", job.pid, code=1)

@@ -210,7 +210,7 @@ mod tests {
             ordered: 32 << 20,
             ..status("fixed", 0, 0, None)
         };
-        let kinds = "none of its memory can move: 32 MiB stream-ordered, in pools or in graphs";
+        let kinds = "none of its memory can move: 32.0 MiB stream-ordered, in pools or in graphs";
         assert_eq!(said(&ordered, true), Progress::Refused(kinds.to_string()));
         assert_eq!(said(&status("device", 5, 3, None), true), Progress::Waits(None));
         assert_eq!(said(&status("evicted", 5, 5, None), true), Progress::Done);
