@@ -5,7 +5,8 @@
 
 Its tensors have known contents in each step (programs/torch_moved.py), which it compares at the
 end. The case fails if a move loses a byte, or if a step runs while memory is away. A model server
-(programs/torch_idle.py) has the same answers before its memory left and after.
+(programs/torch_idle.py) has the same answers before its memory left and after. Other kinds of jobs
+move in the client matrix (test_matrix.py, `moved`).
 """
 
 import json
@@ -63,34 +64,3 @@ def test_an_idle_model_server_has_the_same_answers_after_its_memory_left(scene):
     scene.running.unlink()
     scene.finish(job)
     assert json.loads(result.read_text())["answers"] == answers
-
-
-KINDS = ["torch_train", "torch_graphs", "torch_streams", "torch_matmul", "torch_conv"]
-KINDS += ["torch_attention", "torch_fft", "torch_lstm", "numba_jit", "triton_kernel"]
-KINDS += ["torch_compile", "torch_pinned", "cupy_all"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_job_that_moves_all_the_time_has_the_results_of_one_that_stays(scene, kind):
-    """Its memory leaves at each pause of a tenth of a second, and by command in between."""
-    assert missing() is None, missing()
-    scene.broker.start()
-    chance = random.Random(kind)
-    found = {}
-    for backing in ("device", "movable"):
-        result = scene.folder / f"{backing}.json"
-        variables = {"CLIENT_HASHES": "1", "WEFT_BACKING": backing, "WEFT_EVICT_IDLE": "100ms"}
-        job = scene.job([paths.python("torch"), paths.CLIENTS / "programs" / f"{kind}.py", result], backing, more=variables)
-        moves = wakes = 0
-        while job.running():
-            eviction = (scene.row(job) or {}).get("eviction") or {}
-            wakes = max(wakes, eviction.get("wakes", 0))
-            if eviction.get("state") in ("device", "evicted"):
-                # It may end meanwhile, and a job at a capture stays.
-                moves += weft(scene, "pause", "--evict", job.pid).returncode == 0
-                weft(scene, "resume", job.pid)
-            time.sleep(chance.uniform(0.0, 0.2))
-        scene.finish(job)
-        found[backing] = json.loads(result.read_text())
-        assert (moves + wakes > 0) == (backing == "movable"), f"{moves} moves, {wakes} wakes\n{job.explain()}"
-    assert found["movable"] == found["device"] and found["device"]["hashes"], found

@@ -15,15 +15,24 @@ profiles of its own. It passes when
   * weft counted every launch that reached the device and knew every kernel's name,
   * weft printed nothing on stderr.
 
+Clients with `moved` in clients.toml also have their memory moved to the host and back, five times
+or more, at moments that --seed decides, and when they are idle:
+
+  pytest tests/clients/test_matrix.py --set all -k moved --seed 7
+
+Each range then has the same hash before and after (SIMGPU_MOVES).
+
 A client whose environment is not set up is skipped. Each worker that plays a client runs it once
 without weft: `worksteal` leaves neighbours to one worker.
 """
 
 import json
+import random
 import time
 import tomllib
 
 import pytest
+from fixtures import moves
 from harness import devicelog, jobs, paths
 
 HERE = paths.CLIENTS
@@ -33,7 +42,7 @@ DEFAULT_BOUND = 120.0
 
 # weft's own operations on the device while it schedules: event records that show the end of a
 # background job's work. None is allowed for a job without other jobs.
-OWN_OPERATIONS = {"alone": frozenset()} | dict.fromkeys(("foreground", "background", "unqueued"), frozenset({"event"}))
+OWN_OPERATIONS = {"alone": frozenset(), "moved": frozenset({"copy"})} | dict.fromkeys(("foreground", "background", "unqueued"), frozenset({"event"}))
 
 # weft's operations for jobs on managed memory: their memory is brought to the device ahead of its
 # use.
@@ -52,8 +61,17 @@ HANDLES = {"background": {"SIMGPU_DEAD_HANDLES": "reuse"}}
 
 # A role's variables for weft in addition to its priority, and the mode that the broker then gives
 # it, if that has another name.
-ASKS = {"unqueued": {"WEFT_QUEUE": "off"}}
-MODE = {"unqueued": "background"}
+ASKS = {"unqueued": {"WEFT_QUEUE": "off"}, "moved": {"WEFT_BACKING": "movable", "WEFT_EVICT_IDLE": "100ms"}}
+# A role's variables also without weft: hashes of the data (programs/client.py), and a device whose
+# memory the host can hold twice (engines take a part of it).
+DATA = {"moved": {"CLIENT_HASHES": "1", "SIMGPU_MEMORY": str(4 << 30)}}
+MODE = {"unqueued": "background", "moved": "alone"}
+
+# Runs in which a client's memory moves often enough.
+RUNS = 6
+
+# A line about a move of idle memory.
+IDLE = "because the job was idle"
 
 
 # The library that a client maps once it asks for the device.
@@ -72,6 +90,7 @@ class Client:
         self.roles = table.get("roles", ["alone"])
         self.also = table.get("also", [])
         self.set = table.get("set", "ci")
+        self.moved = table.get("moved")
         self.together = table.get("together", False)
         self.env = table.get("env", {})
         self.arguments = table.get("arguments", [])
@@ -80,7 +99,7 @@ class Client:
         self.bound = table.get("bound", DEFAULT_BOUND)
         self.order = table.get("order", "same")
         self.fails = table.get("fails", False)
-        self.reference = None
+        self.references = {}
 
     def own(self, role):
         """Kinds of operations on the device that may be weft's."""
@@ -129,8 +148,9 @@ def uses_driver(job):
         return False
 
 
-def execute(client, device, folder, extra, name, begun=None):
-    """Runs the client once on `device`. `begun`: a file, made once it has loaded the driver."""
+def execute(client, device, folder, extra, name, begun=None, meanwhile=None):
+    """Runs the client once on `device`. `begun`: a file, made once it has loaded the driver.
+    `meanwhile` is called with the job."""
     result = folder / f"{name}.json"
     environment = {
         **jobs.clean_environment(),
@@ -149,27 +169,30 @@ def execute(client, device, folder, extra, name, begun=None):
         came = lambda: not client.venv or uses_driver(job) or not job.running()  # noqa: E731
         jobs.wait_until(came, client.bound, step=0.05)
         begun.touch()
+    if meanwhile:
+        meanwhile(job)
     code = job.wait(client.bound)
     assert code == 0, job.explain()
     assert result.exists(), f"{name}: no result was written\n{job.explain()}"
     return job, code, json.loads(result.read_text())
 
 
-def run_bare(client, folder):
-    """The reference: without weft. Made once a client."""
-    if client.reference is None:
+def run_bare(client, role, folder):
+    """The reference: without weft. Made once a client, and once more with a role's variables."""
+    more = DATA.get(role, {})
+    if bool(more) not in client.references:
         log = folder / "bare.log"
         device = jobs.Device(folder, log=log)
         if client.warm:
             # Gone before the next run, which would else meet a device that keeps no log.
             warm = jobs.Device(folder)
-            execute(client, warm, folder, {}, "warm")
+            execute(client, warm, folder, more, "warm")
             assert warm.wait_gone(), STAYED
-        job, code, result = execute(client, device, folder, {}, "bare")
+        job, code, result = execute(client, device, folder, more, "bare")
         assert device.wait_gone(), STAYED
-        client.reference = Run(job, code, devicelog.read(log), result)
-        assert client.reference.records, "the device saw nothing of the client"
-    return client.reference
+        run = client.references[bool(more)] = Run(job, code, devicelog.read(log), result)
+        assert run.records, "the device saw nothing of the client"
+    return client.references[bool(more)]
 
 
 def wait_until_detached(broker, pid, bound=10.0):
@@ -184,8 +207,9 @@ def wait_until_detached(broker, pid, bound=10.0):
         time.sleep(0.05)
 
 
-def run_under_weft(client, role, folder, policy):
-    """With weft, in a role. Returns the run and the broker's figures."""
+def run_under_weft(client, role, folder, policy, meanwhile=None):
+    """With weft, in a role. Returns the run and the broker's figures. `meanwhile` is called with
+    the broker and the job."""
     log = folder / "weft.log"
     device = jobs.Device(folder, log=log)
     beside = None
@@ -207,9 +231,10 @@ def run_under_weft(client, role, folder, policy):
                 beside = jobs.Job(command, environment=environment, folder=folder, name="beside")
                 came = jobs.wait_until(lambda: ready.exists() or not beside.running(), 30)
                 assert came and beside.running(), "the job beside it did not start\n" + beside.explain()
-            preload = jobs.preload(broker.variables(), priority=priority) | ASKS.get(role, {}) | HANDLES.get(role, {})
+            preload = jobs.preload(broker.variables(), priority=priority) | ASKS.get(role, {}) | HANDLES.get(role, {}) | DATA.get(role, {})
             begun = begun if beside else None
-            job, code, result = execute(client, device, folder, preload, "weft", begun)
+            during = meanwhile and (lambda job: meanwhile(broker, job))
+            job, code, result = execute(client, device, folder, preload, "weft", begun, during)
             status = wait_until_detached(broker, job.pid)
         finally:
             if beside:
@@ -230,7 +255,7 @@ def check(client, role, bare, weft, status, modes):
         wrong.append(f"stdout differs: {bare.stdout[:200]!r} without weft, {weft.stdout[:200]!r} with it")
     if bare.result != weft.result:
         wrong.append(f"results differ: {bare.result} without weft, {weft.result} with it")
-    ours = [line for line in weft.stderr.splitlines() if line.startswith("weft")]
+    ours = [line for line in weft.stderr.splitlines() if line.startswith("weft") and (role != "moved" or IDLE not in line)]
     if ours:
         wrong.append("weft wrote to stderr: " + " / ".join(ours[:5]))
 
@@ -250,7 +275,7 @@ def check(client, role, bare, weft, status, modes):
     # A client of several processes has more than one job.
     company = len(status["ended"]) > 1
     mode = MODE.get(role, role)
-    if mode not in modes or (role == "alone" and not company and set(modes) != {"alone"}):
+    if mode not in modes or (mode == "alone" and not company and set(modes) != {"alone"}):
         wrong.append(f"it was {', '.join(modes) or 'not attached'}, never {mode}")
     left = sum(entry["last"]["left_behind"] for entry in status["ended"])
     if role == "unqueued" and left:
@@ -297,18 +322,45 @@ def pytest_generate_tests(metafunc):
         if not client.together if options.set == "all" else client.set == "ci":
             marks = [pytest.mark.timeout(5 * client.bound)]
             roles = client.roles + (client.also if options.set == "all" else [])
+            roles = [*roles, "moved"] if client.moved in ("ci", options.set) else roles
             roles = ["bare"] if options.bare else roles
             cases += [pytest.param(client, role, id=f"{client.name}/{role}", marks=marks) for role in roles]
     metafunc.parametrize("client, role", cases)
 
 
-def test_client(client, role, folder, policy):
+def check_moved(client, bare, folder, policy, seed, record):
+    """Plays the client until its memory has moved often enough."""
+    chance = random.Random(f"{seed} {client.name}")
+    span = (max(record["end"] for record in bare.records) - min(record["t"] for record in bare.records)) / 1e9
+    made = ranges = 0
+    for run in range(RUNS):
+        place = folder / f"{run}"
+        place.mkdir()
+        counts, file = [], place / "moves"
+
+        def moving(broker, job):
+            counts.append(moves.play(broker.socket, job, chance, span / moves.TIMES))  # noqa: B023
+
+        client.env = {**client.env, "SIMGPU_MOVES": str(file)}
+        check(client, "moved", bare, *run_under_weft(client, "moved", place, policy, moving))
+        count, wrong, _ = moves.seen(file)
+        assert not wrong, f"seed {seed}: ranges are not what they were before they left: {wrong[:5]}"
+        made, ranges = made + sum(counts), ranges + count
+        if made >= moves.TIMES:
+            break
+    assert made >= moves.TIMES and ranges > 0, f"seed {seed}: {made} moves of {ranges} ranges in {run + 1} runs"
+    record("told", f"seed {seed}: {made} moves by order, {ranges} ranges, {run + 1} runs")
+
+
+def test_client(client, role, folder, policy, request, record_property):
     why = client.missing()
     if why:
         pytest.skip(why)
     bare_folder, weft_folder = folder / "b", folder / "w"
     bare_folder.mkdir()
     weft_folder.mkdir()
-    bare = run_bare(client, bare_folder)
-    if role != "bare":
+    bare = run_bare(client, role, bare_folder)
+    if role == "moved":
+        check_moved(client, bare, weft_folder, policy, request.config.option.seed, record_property)
+    elif role != "bare":
         check(client, role, bare, *run_under_weft(client, role, weft_folder, policy))

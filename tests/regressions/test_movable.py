@@ -6,6 +6,7 @@ import time
 
 import pytest
 from built import compiled
+from fixtures import moves
 from fixtures.scene import BOUND, weft
 from fixtures.told import Told
 from harness import jobs, paths
@@ -394,6 +395,19 @@ def test_what_cannot_be_moved_stays_and_is_told(scene, movable):
     right(scene, plain, captures)
 
 
+def test_memory_that_cannot_move_is_told_with_its_kinds(scene):
+    scene.broker.start()
+    ready = scene.folder / "ready"
+    job = scene.job([compiled(scene, "movable_kept.c"), "stays", ready, scene.running], more={"WEFT_BACKING": "movable"})
+    stands(job, ready)
+    kinds = "32.0 MiB stream-ordered, in pools or in graphs, 4.00 MiB mapped by the job itself"
+    told = lambda: kinds in weft(scene, "status", "-v").stdout  # noqa: E731
+    assert jobs.wait_until(told, BOUND), weft(scene, "status", "-v").stdout
+    line = done(scene, "pause", "--evict", job.pid, code=1)
+    assert f"none of its memory can move: {kinds}" in line, line
+    right(scene, job)
+
+
 def stranger(scene, name, mib):
     """A process that weft does not know. It holds memory until its `ready` file is gone."""
     ready = scene.folder / f"{name}.ready"
@@ -412,6 +426,7 @@ def leave(scene, large):
 
 
 def test_memory_that_a_stranger_took_is_awaited_and_nothing_is_lost(scene, movable, keeper):
+    scene.device.settings["SIMGPU_MOVES"] = str(scene.folder / "moves")
     job = movable("moves", 150)
     done(scene, "pause", "--evict", job.pid)
     large = stranger(scene, "large", 180)
@@ -426,6 +441,9 @@ def test_memory_that_a_stranger_took_is_awaited_and_nothing_is_lost(scene, movab
     scene.finish(small)
     assert jobs.wait_until(lambda: scene.row(job)["eviction"]["state"] == "device", BOUND), scene.row(job)
     right(scene, job)
+    count, wrong, alone = moves.seen(scene.folder / "moves")
+    # Nor for a moment: others may be about to take it.
+    assert count and not wrong and not alone, (wrong, alone)
     # It asked for nothing that it had not had before.
     learnt = json.loads(weft(scene, "queue", "--json").stdout)["learnt"]
     assert [row["denied"] for row in learnt if row["pid"] == job.pid] == [False], learnt

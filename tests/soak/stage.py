@@ -41,6 +41,7 @@ class Figures:
     sequences: int = 0
     calls: int = 0
     inputs: int = 0
+    moves: int = 0
     lost: int = 0
     hung: int = 0
     reordered: int = 0

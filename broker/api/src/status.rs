@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -362,6 +362,12 @@ pub struct EvictionStatus {
     /// Seconds for which that call waited, the last time.
     #[serde(default)]
     pub woke_in_s: Option<f64>,
+    /// Bytes of stream-ordered memory, of pools and of graphs, which stay on the device.
+    #[serde(default)]
+    pub ordered: u64,
+    /// Bytes that the job mapped itself, which stay on the device.
+    #[serde(default)]
+    pub mapped: u64,
     /// The latest order; 0: none.
     pub order: u32,
     /// The latest order that was carried out or refused.
@@ -376,17 +382,21 @@ impl EvictionStatus {
         let (residence, since) = (slot.residence(), slot.since.load(Ordering::Relaxed));
         let order = slot.order.load(Ordering::Acquire);
         let wakes = slot.wakes.load(Ordering::Relaxed);
-        if residence == Residence::Fixed && order == 0 {
+        let bytes = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let (ordered, mapped) = (bytes(&slot.ordered), bytes(&slot.mapped));
+        if residence == Residence::Fixed && order == 0 && ordered == 0 && mapped == 0 {
             return None;
         }
         Some(EvictionStatus {
             state: residence.name().to_string(),
-            movable: slot.movable.load(Ordering::Relaxed),
-            bytes: slot.evicted.load(Ordering::Relaxed),
+            movable: bytes(&slot.movable),
+            bytes: bytes(&slot.evicted),
             since_s: (since > 0).then(|| now.saturating_sub(since) as f64 / 1e9),
             cause: (since > 0).then(|| slot.cause().name().to_string()),
             wakes,
             woke_in_s: (wakes > 0).then(|| slot.woke_in.load(Ordering::Relaxed) as f64 / 1e9),
+            ordered,
+            mapped,
             order,
             answered: slot.answered.load(Ordering::Acquire),
             obstacle: slot.obstacle().map(obstacle_text),
@@ -396,6 +406,25 @@ impl EvictionStatus {
     /// Whether the memory left because the job was idle: its next call brings it back.
     pub fn is_idle(&self) -> bool {
         self.cause.as_deref() == Some(EvictionCause::Idle.name())
+    }
+
+    /// The large memory that stays on the device, with its kinds. `None`: there is none.
+    pub fn stays(&self) -> Option<String> {
+        let kinds = [
+            (self.ordered, "stream-ordered, in pools or in graphs"),
+            (self.mapped, "mapped by the job itself"),
+        ];
+        let there = kinds.iter().filter(|(bytes, _)| *bytes > 0);
+        let words: Vec<String> = there.map(|(bytes, kind)| format!("{} {kind}", shown(*bytes))).collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    }
+
+    /// Why nothing of it can move.
+    pub fn nothing_movable(&self) -> String {
+        self.stays().map_or_else(
+            || NOTHING_MOVABLE.to_string(),
+            |kinds| format!("none of its memory can move: {kinds}"),
+        )
     }
 
     /// Whether the memory is not on the device, or not all of it.

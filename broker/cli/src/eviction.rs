@@ -33,7 +33,7 @@ fn progress(before: u32, now: Option<&EvictionStatus>, evict: bool) -> Progress 
         return Progress::Refused(NOTHING_MOVABLE.to_string());
     };
     if evict && now.state == "fixed" {
-        return Progress::Refused(NOTHING_MOVABLE.to_string());
+        return Progress::Refused(now.nothing_movable());
     }
     if now.answered == before || now.answered != now.order {
         return Progress::Waits(now.obstacle.clone());
@@ -206,6 +206,12 @@ mod tests {
             Progress::Refused(NOTHING_MOVABLE.to_string()),
             "it gave all of it back"
         );
+        let ordered = EvictionStatus {
+            ordered: 32 << 20,
+            ..status("fixed", 0, 0, None)
+        };
+        let kinds = "none of its memory can move: 32.0 MiB stream-ordered, in pools or in graphs";
+        assert_eq!(said(&ordered, true), Progress::Refused(kinds.to_string()));
         assert_eq!(said(&status("device", 5, 3, None), true), Progress::Waits(None));
         assert_eq!(said(&status("evicted", 5, 5, None), true), Progress::Done);
         assert_eq!(said(&status("device", 4, 4, None), false), Progress::Done);

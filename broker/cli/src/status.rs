@@ -298,6 +298,13 @@ pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
                 .map_or(String::new(), |why| format!("; its return waits: {why}"))
         ));
     }
+    let stays = client.eviction.as_ref().and_then(|it| Some((it.movable, it.stays()?)));
+    if let Some((movable, kinds)) = stays.filter(|_| all) {
+        lines.push(format!(
+            "{} of its memory can move to the host; these stay on the device: {kinds}",
+            amount::shown(movable)
+        ));
+    }
     if let Some((eviction, woke_in)) = client.eviction.as_ref().and_then(|it| Some((it, it.woke_in_s?))) {
         lines.push(format!(
             "its memory came back for a call {}, the last time in {}",

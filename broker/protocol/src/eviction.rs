@@ -160,6 +160,10 @@ pub struct EvictionSlot {
     wanted: AtomicU64,
     /// Client: how long that call waited the last time, ns.
     pub woke_in: AtomicU64,
+    /// Client: bytes of stream-ordered memory, of pools and of graphs, which stay on the device.
+    pub ordered: AtomicU64,
+    /// Client: bytes that the job mapped itself, which stay on the device.
+    pub mapped: AtomicU64,
 }
 
 /// Whether this order is to evict.

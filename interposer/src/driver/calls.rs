@@ -111,6 +111,7 @@ real! {
     fn cuStreamSetAttribute(stream: CuStream, attribute: u32, value: *const c_int);
     fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
     fn cuStreamGetCtx(stream: CuStream, context: *mut CuContext);
+    fn cuStreamSynchronize(stream: CuStream);
     fn cuStreamQuery(stream: CuStream);
     fn cuStreamIsCapturing(stream: CuStream, status: *mut u32);
     fn cuEventCreate(event: *mut CuEvent, flags: u32);

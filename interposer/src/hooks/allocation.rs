@@ -184,6 +184,7 @@ pub(super) fn kept_changed(at: DeviceNumber, before: u64, after: u64, claimed: u
     if paging::managed() {
         PLAIN.fetch_add(delta, Ordering::Relaxed);
     }
+    movable::stays(&movable::ORDERED, delta);
     throttle::memory_changed(at, delta, claimed);
 }
 
@@ -199,6 +200,9 @@ fn change(block: &Block, taken: u64, given_back: u64, claimed: u64) {
     if block.kind == AllocationKind::Own {
         throttle::own_managed_changed(block.at, delta);
         return;
+    }
+    if block.kind == AllocationKind::Ordered(None) {
+        movable::stays(&movable::ORDERED, delta);
     }
     if paging::managed() && block.kind != AllocationKind::Backed {
         PLAIN.fetch_add(delta, Ordering::Relaxed);
@@ -217,6 +221,7 @@ impl Physical {
             born: 0,
         };
         let (more, less) = if taken { (self.bytes, 0) } else { (0, self.bytes) };
+        movable::stays(&movable::MAPPED, difference(more, less));
         change(&block, more, less, claimed);
     }
 }
@@ -545,7 +550,18 @@ fn free_on(address: CuDevicePtr, stream: Stream, real: impl FnOnce() -> CuResult
             backing::give_back_ordered(address, stream).unwrap_or(CuResult::INVALID_VALUE)
         });
     }
-    free(address, real)
+    // Memory of cuMemAlloc may be freed in stream order.
+    free_block(address, Some(stream), real)
+}
+
+/// Frees a block of movable memory after all work of its context, or of a stream. Other memory is
+/// freed by `real`.
+fn free_block(address: CuDevicePtr, after: Option<Stream>, real: impl FnOnce() -> CuResult) -> CuResult {
+    free(address, || {
+        guarded(|| movable::blocks::give_back(address, after))
+            .flatten()
+            .unwrap_or_else(real)
+    })
 }
 
 hooks! {
@@ -623,7 +639,7 @@ hooks! {
         if paging::managed() {
             return free(address, || backing::give_back(address, real));
         }
-        let result = free(address, || guarded(|| movable::blocks::give_back(address)).flatten().unwrap_or_else(real));
+        let result = free_block(address, None, real);
         // The memory may belong to a pool or a graph, and this free is a sync point.
         pools::synced();
         result

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::host_copy::HostCopy;
 use crate::driver::abi::{
-    AllocationProperties, CuContext, CuDevice, CuDevicePtr, CuResult, LOCATION_DEVICE, Location, MemoryAccess,
-    PhysicalProperties,
+    AllocationProperties, CuContext, CuDevice, CuDevicePtr, CuResult, CuStream, LOCATION_DEVICE, Location,
+    MemoryAccess, PhysicalProperties,
 };
-use crate::driver::queries::{here, within};
+use crate::driver::queries::{free_memory, here, within};
 use crate::driver::{calls, capture};
 use crate::lock::lock;
 use crate::report;
@@ -219,9 +219,9 @@ fn release(start: CuDevicePtr, block: &MovableBlock) -> Result<(), CuResult> {
     checked(unsafe { calls::cuMemAddressFree(start, block.room as usize) })
 }
 
-/// Frees a block as the driver frees memory: after all work of its context. `None`: no block begins
-/// there.
-pub fn give_back(start: CuDevicePtr) -> Option<CuResult> {
+/// Frees a block as the driver frees memory: after all work of its context, or of a stream. `None`:
+/// no block begins there.
+pub fn give_back(start: CuDevicePtr, after: Option<CuStream>) -> Option<CuResult> {
     // First: after the free another thread may get this address.
     let block = lock(&BLOCKS).remove(&start)?;
     if capture::any() {
@@ -230,8 +230,12 @@ pub fn give_back(start: CuDevicePtr) -> Option<CuResult> {
     }
     free_late();
     let freed = within(block.context, || {
-        // SAFETY: no pointers.
-        checked(unsafe { calls::cuCtxSynchronize() })?;
+        checked(match after {
+            // SAFETY: the job's stream.
+            Some(stream) => unsafe { calls::cuStreamSynchronize(stream) },
+            // SAFETY: no pointers.
+            None => unsafe { calls::cuCtxSynchronize() },
+        })?;
         release(start, &block)
     });
     if let Err(error) = freed {
@@ -314,6 +318,15 @@ pub fn unmap_all() -> Result<u64, CuResult> {
 /// Maps all blocks that are away. If that fails, those of this call are away again.
 pub fn map_all() -> Result<(), CuResult> {
     let mut blocks = lock(&BLOCKS);
+    let away = blocks.values().filter(|block| !block.mapped);
+    let needed: u64 = away.clone().map(|block| block.room).sum();
+    // A part of them would take memory that others are about to take.
+    let free = { away }.next().map(|block| within(block.context, || Ok(free_memory())));
+    if let Some(Ok(Some(free))) = free
+        && free < needed
+    {
+        return Err(CuResult::OUT_OF_MEMORY);
+    }
     let mut fresh = Vec::new();
     let away = blocks.iter_mut().filter(|(_, block)| !block.mapped);
     let mapped = { away }.try_for_each(|(start, block)| {

@@ -22,6 +22,7 @@ mod host_copy;
 mod mover;
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 pub use self::mover::{ending, shared};
 use crate::client::{backing_mode, link};
@@ -31,6 +32,11 @@ use crate::throttle::DeviceNumber;
 
 /// Contexts that the job made: their work may use movable memory.
 static CONTEXTS: Mutex<Vec<CuContext>> = Mutex::new(Vec::new());
+
+/// Bytes of stream-ordered memory, of pools and of graphs, which stay on the device.
+pub static ORDERED: AtomicI64 = AtomicI64::new(0);
+/// Bytes that the job mapped itself, which stay on the device.
+pub static MAPPED: AtomicI64 = AtomicI64::new(0);
 
 /// Calls that hand memory out, or change it, in a way that a move would break.
 const HANDS_OUT: [&str; 6] = [
@@ -63,6 +69,16 @@ pub fn take(bytes: u64, at: DeviceNumber) -> Option<CuDevicePtr> {
     Some(taken)
 }
 
+/// Counts memory that stays on the device.
+pub fn stays(which: &AtomicI64, delta: i64) {
+    if backing_mode::movable() {
+        which.fetch_add(delta, Ordering::Relaxed);
+        if let Some(link) = link::only() {
+            mover::start(link);
+        }
+    }
+}
+
 /// Notes a new context.
 pub fn context_made(context: CuContext) {
     if backing_mode::movable() {
@@ -84,6 +100,8 @@ pub fn context_ended(context: CuContext) {
 /// Forgets all movable memory, in a forked child: it is the parent's.
 pub fn forget() {
     mover::forget();
+    ORDERED.store(0, Ordering::Relaxed);
+    MAPPED.store(0, Ordering::Relaxed);
     // A thread of the parent may hold the lock for ever.
     if let Ok(mut contexts) = CONTEXTS.try_lock() {
         contexts.clear();

@@ -2,7 +2,8 @@
 //! The mover: a thread of weft in the job that moves the job's movable memory to the host and back,
 //! on the broker's order, or because the job is idle (`--evict-idle`).
 //!
-//! * Started with the first movable memory; signals blocked, never joined.
+//! * Started with the first memory that moves or that would be large enough; signals blocked, never
+//!   joined.
 //! * Out: the gate closes, threads come out of their calls, the launch queue and the contexts
 //!   become empty, all blocks are copied, then all physical memory is given back.
 //! * In: the broker's book grants the bytes, all blocks get new memory at their addresses, their
@@ -280,6 +281,9 @@ impl MemoryMover {
         let (bytes, _) = blocks::totals();
         let slot = self.slot();
         slot.movable.store(bytes, Ordering::Relaxed);
+        for (word, bytes) in [(&slot.ordered, &super::ORDERED), (&slot.mapped, &super::MAPPED)] {
+            word.store(bytes.load(Ordering::Relaxed).max(0).unsigned_abs(), Ordering::Relaxed);
+        }
         let idle = self.away.is_some_and(|away| away.cause == EvictionCause::Idle);
         slot.set_wanted(gate::called().filter(|_| idle).unwrap_or(0));
         match self.away {

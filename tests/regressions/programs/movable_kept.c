@@ -1,5 +1,5 @@
 // Movable memory is counted, freed and ended as plain memory. For a job with a figure.
-//   movable_kept counted | ipc | two ready running | holds MIB ready running | spins MIB ready running
+//   movable_kept counted | ipc | stays ready running | two ready running | holds MIB ready running | spins MIB ready running
 #include "memory_driver.h"
 #include <sys/wait.h>
 
@@ -29,7 +29,8 @@ static void counted(void) {
         MUST(cuMemFree_v2(one + MIB) != 0);
         OK(cuMemFree_v2(one));
         MUST(cuMemFree_v2(one) != 0);
-        OK(cuMemFree_v2(two));
+        OK(cuMemFreeAsync(two, stream));
+        MUST(cuMemFreeAsync(two, stream) != 0);
         MUST(held() == 0);
     }
     // A free waits for the work of its context.
@@ -90,6 +91,22 @@ static void two(const char *ready, const char *running) {
     OK(cuMemFree_v2(here));
 }
 
+// Memory that does not move.
+static void stays(const char *ready, const char *running) {
+    ptr ordered, mapped;
+    uint64_t physical;
+    properties of = {.type = 1, .place = 1, .device = device};
+    make();
+    OK(cuMemAllocAsync(&ordered, 32 * MIB, stream));
+    OK(cuMemCreate(&physical, 4 * MIB, &of, 0));
+    OK(cuMemAddressReserve(&mapped, 4 * MIB, 0, 0, 0));
+    OK(cuMemMap(mapped, 4 * MIB, 0, physical, 0));
+    stand(ready, running);
+    OK(cuMemUnmap(mapped, 4 * MIB));
+    OK(cuMemRelease(physical));
+    OK(cuMemFreeAsync(ordered, stream));
+}
+
 // Makes calls until the file `running` is gone.
 static void *calls(void *running) {
     ptr some;
@@ -136,6 +153,9 @@ int main(int count, char **arguments) {
         MUST(cuIpcGetMemHandle(handle_of, memory) != 0);
         OK(cuMemAlloc_v2(&memory, MIB));
         OK(cuIpcGetMemHandle(handle_of, memory));
+    } else if (!strcmp(arguments[1], "stays")) {
+        MUST(count >= 4);
+        stays(arguments[2], arguments[3]);
     } else if (!strcmp(arguments[1], "two")) {
         MUST(count >= 4);
         two(arguments[2], arguments[3]);

@@ -19,7 +19,7 @@ use crate::context::{self, current};
 use crate::export::export;
 use crate::registry::{Kind as HandleKind, Registry};
 use crate::space::table::{Kind, Owner, find, insert, remove};
-use crate::space::{GRANULE, Zone, space, zone};
+use crate::space::{GRANULE, Zone, moved, space, zone};
 use crate::state::{self, Driver};
 use crate::stream::synchronize_context;
 use crate::{device, fd};
@@ -199,6 +199,7 @@ fn unmap(driver: &Driver, at: u64, size: u64) -> R {
         return Err(Error::INVALID_VALUE);
     }
     for (start, mapping) in gone {
+        moved::leaves(start, mapping.size);
         remove(start);
         space()?.unmap(start, mapping.size);
         drop_use(driver, mapping.handle)?;
@@ -237,6 +238,7 @@ export! {
         }
         reserved.remove(&pointer);
         drop(reserved);
+        moved::forget(pointer);
         space()?.unreserve(pointer, size);
         Ok(())
     }

@@ -9,6 +9,7 @@
 //! Only this file maps and unmaps. Only `raw.rs` reads and writes. `table.rs` knows every
 //! allocation.
 
+pub(crate) mod moved;
 pub(crate) mod raw;
 pub(crate) mod table;
 

@@ -7,11 +7,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use simgpu_device::lock::lock;
-use simgpu_device::{Op, Seq, Touch};
+use simgpu_device::{Direction, Op, Seq, Touch};
 
 use crate::abi::R;
 use crate::effect::Effect;
-use crate::space::table;
+use crate::space::{moved, table};
 use crate::state::Driver;
 use crate::stream::{Kind, Stream};
 
@@ -74,6 +74,11 @@ impl Stream {
         graph: u64,
         touches: &[Touch],
     ) -> R<Seq> {
+        match op {
+            Op::Copy { direction, .. } => moved::used(direction != Direction::DeviceToDevice),
+            Op::Kernel(_) | Op::Memset { .. } => moved::used(false),
+            _ => {}
+        }
         self.depth.make_room(driver)?;
         if self.kind == Kind::NonBlocking {
             let _one = lock(&self.submitting);
