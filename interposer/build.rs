@@ -103,6 +103,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(folder.join("symbols.rs"), std::mem::take(&mut out))?;
 
+    let processor = Processor::of_target()?;
     // The exports. Naked functions, because rustc's version script hides what `global_asm!`
     // defines.
     writeln!(
@@ -113,8 +114,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(
             out,
             "#[unsafe(naked)] #[cfg_attr(not(test), unsafe(no_mangle))] pub unsafe extern \"C\" fn {}() {{ \
-             std::arch::naked_asm!(\"jmp qword ptr [rip + {{slots}} + {{at}}]\", slots = sym super::SLOTS, at = const {}) }}",
+             std::arch::naked_asm!({}, slots = sym super::SLOTS, at = const {}) }}",
             entry.symbol,
+            processor.export(),
             8 * at
         )?;
     }
@@ -157,10 +159,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "/// {what}\npub mod {name} {{\n/// All of them.\n///\n/// # Safety\n/// Not to be called: stubs are jumped to.\n#[unsafe(naked)]\npub unsafe extern \"C\" fn run() {{ std::arch::naked_asm!("
         )?;
         for at in 0..count {
-            writeln!(
-                out,
-                "\".byte 0x41, 0xbb\", \".long {at}\", \".byte 0xe9\", \".long {{target}} - . - 4\", \".byte 0xcc, 0xcc, 0xcc, 0xcc, 0xcc\","
-            )?;
+            writeln!(out, "{},", processor.stub(at))?;
         }
         writeln!(out, "target = sym {target}) }}\n}}")?;
     }
@@ -191,6 +190,41 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("cargo::rerun-if-changed=build.rs");
     Ok(())
+}
+
+/// A kind of processor.
+#[derive(Clone, Copy)]
+enum Processor {
+    X86_64,
+    AArch64,
+}
+
+impl Processor {
+    fn of_target() -> Result<Processor, Box<dyn std::error::Error>> {
+        match env::var("CARGO_CFG_TARGET_ARCH")?.as_str() {
+            "x86_64" => Ok(Processor::X86_64),
+            "aarch64" => Ok(Processor::AArch64),
+            other => Err(format!("no machine code for {other}").into()),
+        }
+    }
+
+    /// An export: the jump through the slot at `{slots} + {at}`.
+    fn export(self) -> &'static str {
+        match self {
+            Processor::X86_64 => r#""jmp qword ptr [rip + {slots} + {at}]""#,
+            Processor::AArch64 => r#""adrp x16, {slots} + {at}", "ldr x16, [x16, :lo12:{slots} + {at}]", "br x16""#,
+        }
+    }
+
+    /// A stub of exactly 16 bytes: it loads the symbol's number and jumps to `{target}`.
+    fn stub(self, at: usize) -> String {
+        match self {
+            Processor::X86_64 => format!(
+                r#"".byte 0x41, 0xbb", ".long {at}", ".byte 0xe9", ".long {{target}} - . - 4", ".byte 0xcc, 0xcc, 0xcc, 0xcc, 0xcc""#
+            ),
+            Processor::AArch64 => format!(r#""mov w17, #{at}", "b {{target}}", "brk #0", "brk #0""#),
+        }
+    }
 }
 
 /// An export that only jumps to the driver. `cuGetProcAddress` has no version of it: answers match

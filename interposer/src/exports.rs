@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The exported entry points and their slots.
 //!
-//! An export is one instruction: a jump through the symbol's slot. A slot points to one of five
+//! An export is only a jump through the symbol's slot. A slot points to one of five
 //! places:
 //! 1. Until the symbol's first call, its stub: the binder then opens the driver and looks the
 //!    symbol up.
@@ -126,53 +126,10 @@ extern "C" fn bind(at: u32) -> *const () {
 }
 
 /// Common end of all stubs: saves every register that can carry an argument, binds, restores,
-/// continues. `r11` holds the symbol's number. The stack pointer is 8 off a multiple of 16, as at
-/// every function's start.
+/// continues.
 #[unsafe(naked)]
 unsafe extern "C" fn binder() {
-    std::arch::naked_asm!(
-        "push rbp",
-        "mov rbp, rsp",
-        "sub rsp, 192",
-        "mov [rsp], rdi",
-        "mov [rsp + 8], rsi",
-        "mov [rsp + 16], rdx",
-        "mov [rsp + 24], rcx",
-        "mov [rsp + 32], r8",
-        "mov [rsp + 40], r9",
-        "mov [rsp + 48], rax",
-        "mov [rsp + 56], r10",
-        "movaps [rsp + 64], xmm0",
-        "movaps [rsp + 80], xmm1",
-        "movaps [rsp + 96], xmm2",
-        "movaps [rsp + 112], xmm3",
-        "movaps [rsp + 128], xmm4",
-        "movaps [rsp + 144], xmm5",
-        "movaps [rsp + 160], xmm6",
-        "movaps [rsp + 176], xmm7",
-        "mov edi, r11d",
-        "call {bind}",
-        "mov r11, rax",
-        "mov rdi, [rsp]",
-        "mov rsi, [rsp + 8]",
-        "mov rdx, [rsp + 16]",
-        "mov rcx, [rsp + 24]",
-        "mov r8, [rsp + 32]",
-        "mov r9, [rsp + 40]",
-        "mov rax, [rsp + 48]",
-        "mov r10, [rsp + 56]",
-        "movaps xmm0, [rsp + 64]",
-        "movaps xmm1, [rsp + 80]",
-        "movaps xmm2, [rsp + 96]",
-        "movaps xmm3, [rsp + 112]",
-        "movaps xmm4, [rsp + 128]",
-        "movaps xmm5, [rsp + 144]",
-        "movaps xmm6, [rsp + 160]",
-        "movaps xmm7, [rsp + 176]",
-        "leave",
-        "jmp r11",
-        bind = sym bind,
-    )
+    crate::processor::binder!(bind)
 }
 
 /// Common code of stream-ordered symbols without a hook. It informs the session, then continues to
@@ -180,30 +137,7 @@ unsafe extern "C" fn binder() {
 /// arguments.
 #[unsafe(naked)]
 unsafe extern "C" fn ordered_gate() {
-    std::arch::naked_asm!(
-        "push rbp",
-        "mov rbp, rsp",
-        "sub rsp, 48",
-        "mov [rsp], rdi",
-        "mov [rsp + 8], rsi",
-        "mov [rsp + 16], rdx",
-        "mov [rsp + 24], rcx",
-        "mov [rsp + 32], r8",
-        "mov [rsp + 40], r9",
-        "mov edi, r11d",
-        "mov rsi, rsp",
-        "lea rdx, [rbp + 16]",
-        "call {ordered}",
-        "mov rdi, [rsp]",
-        "mov rsi, [rsp + 8]",
-        "mov rdx, [rsp + 16]",
-        "mov rcx, [rsp + 24]",
-        "mov r8, [rsp + 32]",
-        "mov r9, [rsp + 40]",
-        "leave",
-        "jmp rax",
-        ordered = sym crate::hooks::stream_ordered::before,
-    )
+    crate::processor::ordered_gate!(crate::hooks::stream_ordered::before)
 }
 
 /// Common code of symbols without a hook that must not overtake the launch queue: two instructions
@@ -211,51 +145,7 @@ unsafe extern "C" fn ordered_gate() {
 /// [`deferred::gate`] returns. The driver's function was looked up before a slot led here.
 #[unsafe(naked)]
 unsafe extern "C" fn queue_gate() {
-    std::arch::naked_asm!(
-        "cmp dword ptr [rip + {state}], 0",
-        "jne 2f",
-        "lea rax, [rip + {real}]",
-        "jmp qword ptr [rax + 8 * r11]",
-        "2:",
-        "push rbp",
-        "mov rbp, rsp",
-        "sub rsp, 176",
-        "mov [rsp], rdi",
-        "mov [rsp + 8], rsi",
-        "mov [rsp + 16], rdx",
-        "mov [rsp + 24], rcx",
-        "mov [rsp + 32], r8",
-        "mov [rsp + 40], r9",
-        "movaps [rsp + 48], xmm0",
-        "movaps [rsp + 64], xmm1",
-        "movaps [rsp + 80], xmm2",
-        "movaps [rsp + 96], xmm3",
-        "movaps [rsp + 112], xmm4",
-        "movaps [rsp + 128], xmm5",
-        "movaps [rsp + 144], xmm6",
-        "movaps [rsp + 160], xmm7",
-        "mov edi, r11d",
-        "call {gate}",
-        "mov rdi, [rsp]",
-        "mov rsi, [rsp + 8]",
-        "mov rdx, [rsp + 16]",
-        "mov rcx, [rsp + 24]",
-        "mov r8, [rsp + 32]",
-        "mov r9, [rsp + 40]",
-        "movaps xmm0, [rsp + 48]",
-        "movaps xmm1, [rsp + 64]",
-        "movaps xmm2, [rsp + 80]",
-        "movaps xmm3, [rsp + 96]",
-        "movaps xmm4, [rsp + 112]",
-        "movaps xmm5, [rsp + 128]",
-        "movaps xmm6, [rsp + 144]",
-        "movaps xmm7, [rsp + 160]",
-        "leave",
-        "jmp rax",
-        state = sym deferred::STATE,
-        real = sym REAL,
-        gate = sym deferred::gate,
-    )
+    crate::processor::queue_gate!(deferred::STATE, REAL, deferred::gate)
 }
 
 /// Common code of counted symbols, in jobs with movable memory. It counts the thread in, calls the
@@ -263,51 +153,7 @@ unsafe extern "C" fn queue_gate() {
 /// most two floating-point arguments, and [`gate::STACK_WORDS`] words on the stack.
 #[unsafe(naked)]
 unsafe extern "C" fn counted_gate() {
-    std::arch::naked_asm!(
-        // The unwinder passes this frame: a thread may be cancelled in the driver.
-        ".cfi_startproc",
-        "push rbp",
-        ".cfi_def_cfa_offset 16",
-        ".cfi_offset rbp, -16",
-        "mov rbp, rsp",
-        ".cfi_def_cfa_register rbp",
-        "sub rsp, 80",
-        "mov [rbp - 8], rdi",
-        "mov [rbp - 16], rsi",
-        "mov [rbp - 24], rdx",
-        "mov [rbp - 32], rcx",
-        "mov [rbp - 40], r8",
-        "mov [rbp - 48], r9",
-        "movsd [rbp - 56], xmm0",
-        "movsd [rbp - 64], xmm1",
-        "mov edi, r11d",
-        "call {enter}",
-        // The argument on the stack, last one first.
-        "push qword ptr [rbp + 56]",
-        "push qword ptr [rbp + 48]",
-        "push qword ptr [rbp + 40]",
-        "push qword ptr [rbp + 32]",
-        "push qword ptr [rbp + 24]",
-        "push qword ptr [rbp + 16]",
-        "mov rdi, [rbp - 8]",
-        "mov rsi, [rbp - 16]",
-        "mov rdx, [rbp - 24]",
-        "mov rcx, [rbp - 32]",
-        "mov r8, [rbp - 40]",
-        "mov r9, [rbp - 48]",
-        "movsd xmm0, [rbp - 56]",
-        "movsd xmm1, [rbp - 64]",
-        "call rax",
-        "mov [rbp - 8], rax",
-        "call {leave}",
-        "mov rax, [rbp - 8]",
-        "leave",
-        ".cfi_def_cfa rsp, 8",
-        "ret",
-        ".cfi_endproc",
-        enter = sym gate::enter,
-        leave = sym gate::leave,
-    )
+    crate::processor::counted_gate!(gate::enter, gate::leave)
 }
 
 #[cfg(test)]
@@ -326,9 +172,16 @@ mod tests {
                 let code = run.wrapping_add(16 * at);
                 // SAFETY: the run of stubs is COUNT times 16 bytes of readable code.
                 let code = unsafe { std::slice::from_raw_parts(code, 16) };
-                assert_eq!(code[..2], [0x41, 0xbb]);
-                assert_eq!(code[2..6], (at as u32).to_le_bytes());
-                assert_eq!(code[6], 0xe9);
+                if cfg!(target_arch = "aarch64") {
+                    // mov w17, #at
+                    assert_eq!(code[..4], (0x5280_0011 | (at as u32) << 5).to_le_bytes());
+                    // b
+                    assert_eq!(code[7] >> 2, 0b000101);
+                } else {
+                    assert_eq!(code[..2], [0x41, 0xbb]);
+                    assert_eq!(code[2..6], (at as u32).to_le_bytes());
+                    assert_eq!(code[6], 0xe9);
+                }
             }
         }
     }

@@ -44,8 +44,8 @@
 // Driver functions have many arguments.
 #![allow(clippy::too_many_arguments)]
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-compile_error!("the interposer's trampolines are written for Linux on x86-64");
+#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux")))]
+compile_error!("the interposer's machine code is written for Linux on x86-64 and AArch64");
 
 pub mod about;
 mod admission;
@@ -62,6 +62,7 @@ pub mod lookup;
 mod movable;
 mod paging;
 mod process;
+mod processor;
 mod profiler;
 mod report;
 mod thread;

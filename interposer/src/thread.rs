@@ -7,6 +7,8 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
 
+use crate::processor::thread_pointer;
+
 thread_local! {
     // No destructor, no lazy initialisation: usable until the thread ends.
     static ID: Cell<u32> = const { Cell::new(0) };
@@ -34,14 +36,8 @@ pub fn id() -> u32 {
 /// control block. Thread-local storage costs a preloaded library 3 to 5 ns per launch.
 #[inline(always)]
 pub fn mark() -> u32 {
-    let block: u64;
-    // SAFETY: on x86-64 the word at the thread pointer is the thread pointer (System V ABI);
-    // nothing is written.
-    unsafe {
-        std::arch::asm!("mov {}, fs:[0]", out(reg) block, options(pure, readonly, nostack, preserves_flags));
-    }
     // Control blocks are aligned to cache lines; stacks lie within 2^38 bytes.
-    (block >> 6) as u32
+    (thread_pointer() >> 6) as u32
 }
 
 #[cold]

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use rustix::time::Timespec;
 use weft_protocol::{Ns, machine_clock};
 
+use crate::processor::{CLOCK_SOURCE, counter};
+
 /// Shortest span of a line: an interruption of some us bends it by less than 1 in 10,000.
 const SHORTEST_SPAN_NS: Ns = 20_000_000;
 
@@ -20,8 +22,6 @@ const LONGEST_SPAN_NS: Ns = 60_000_000_000;
 
 /// Largest distance of simultaneous readings; others were interrupted.
 const AT_ONCE_NS: Ns = 1_000;
-
-const TRUSTED: &str = "tsc";
 
 /// `now = ns + (counter - count) * rate / 2^64`. `version` is odd while the line is unknown or
 /// changing; only the helper changes it.
@@ -38,12 +38,6 @@ static LINE: ClockLine = ClockLine {
     ns: AtomicU64::new(0),
     rate: AtomicU64::new(0),
 };
-
-#[inline]
-fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction; it touches no memory.
-    unsafe { std::arch::x86_64::_rdtsc() }
-}
 
 /// Time that this process's own clock is ahead of the machine's, ns, modulo 2^64.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
@@ -123,7 +117,7 @@ impl Comparison {
     pub fn begin() -> Comparison {
         let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         Comparison {
-            trusted: source.is_ok_and(|source| source.trim() == TRUSTED),
+            trusted: source.is_ok_and(|source| source.trim() == CLOCK_SOURCE),
             first: None,
         }
     }

@@ -16,6 +16,7 @@ use crate::driver::capture;
 use crate::driver::symbols::StreamOp;
 use crate::driver::symbols::{ENTRIES, Entry, Moves, NOWHERE, real_bound};
 use crate::paging::{self, access_tracker};
+use crate::processor::ARGUMENT_REGISTERS;
 use crate::throttle;
 
 /// A call's arguments, unchanged.
@@ -32,12 +33,12 @@ impl Arguments {
             return 0;
         }
         let at = usize::from(at);
-        let place = if at < 6 {
+        let place = if at < ARGUMENT_REGISTERS {
             self.registers.wrapping_add(at)
         } else {
-            self.stack.wrapping_add(at - 6)
+            self.stack.wrapping_add(at - ARGUMENT_REGISTERS)
         };
-        // SAFETY: the gate saved the six registers; further arguments are on the caller's stack,
+        // SAFETY: the gate saved the registers; further arguments are on the caller's stack,
         // one word each.
         unsafe { place.read() }
     }
@@ -46,7 +47,7 @@ impl Arguments {
 /// Called by `exports::ordered_gate`. Returns the address at which the call continues.
 ///
 /// # Safety
-/// `registers` are the six saved argument registers of a call of symbol `at`, `stack` its arguments
+/// `registers` are the saved argument registers of a call of symbol `at`, `stack` its arguments
 /// on the stack.
 pub unsafe extern "C" fn before(at: u32, registers: *const usize, stack: *const usize) -> *mut () {
     let at = at as usize;
@@ -139,7 +140,7 @@ fn used(entry: &Entry, op: StreamOp, arguments: Arguments) -> [(u64, Access); 2]
 
 /// Operation and bytes of a call, from all its arguments.
 pub fn described(entry: &Entry, words: &[usize]) -> (StreamOp, u64) {
-    let mut registers = [0usize; 6];
+    let mut registers = [0usize; ARGUMENT_REGISTERS];
     for (register, word) in registers.iter_mut().zip(words) {
         *register = *word;
     }
@@ -237,8 +238,8 @@ mod tests {
     use crate::driver::symbols::find;
 
     fn told(symbol: &std::ffi::CStr, arguments: &[usize]) -> (StreamOp, u64) {
-        let mut registers = [0usize; 6];
-        let split = arguments.len().min(6);
+        let mut registers = [0usize; ARGUMENT_REGISTERS];
+        let split = arguments.len().min(ARGUMENT_REGISTERS);
         registers[..split].copy_from_slice(&arguments[..split]);
         let stack: Vec<usize> = arguments[split..].to_vec();
         let entry = &ENTRIES[find(symbol).unwrap()];

@@ -81,20 +81,7 @@ pub fn is_driver(name: &[u8]) -> bool {
 #[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dlopen() {
-    std::arch::naked_asm!(
-        "mov rdx, [rsp]",
-        "push rdi",
-        "push rsi",
-        "sub rsp, 8",
-        "call {choose}",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "mov rdi, rax",
-        "jmp qword ptr [rip + {next}]",
-        choose = sym choose,
-        next = sym next::DLOPEN,
-    )
+    crate::processor::dlopen!(choose, next::DLOPEN)
 }
 
 #[cfg(test)]

@@ -146,46 +146,7 @@ unsafe fn decide(
 #[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dlsym() {
-    std::arch::naked_asm!(
-        "test rsi, rsi",
-        "jz 2f",
-        "cmp byte ptr [rsi], 0x63", // 'c'
-        "jne 2f",
-        "cmp byte ptr [rsi + 1], 0x75", // 'u'
-        "je 3f",
-        "2:",
-        "cmp qword ptr [rip + {next}], 0",
-        "je 4f",
-        "jmp qword ptr [rip + {next}]",
-        "3:",
-        "mov rdx, [rsp]",
-        "push rdi",
-        "push rsi",
-        "sub rsp, 8",
-        "call {judge}",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "test rax, rax",
-        "mov rax, rdx",
-        "jnz 5f",
-        "mov rdi, rdx",
-        "jmp qword ptr [rip + {next}]",
-        "4:",
-        "push rdi",
-        "push rsi",
-        "sub rsp, 8",
-        "call {find}",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "jmp qword ptr [rip + {next}]",
-        "5:",
-        "ret",
-        judge = sym judge,
-        find = sym find_next,
-        next = sym next::DLSYM,
-    )
+    crate::processor::dlsym!(judge, find_next, next::DLSYM)
 }
 
 /// The exported `dlvsym`: as [`dlsym`], with the version untouched. A version that the driver lacks
@@ -196,47 +157,7 @@ pub unsafe extern "C" fn dlsym() {
 #[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dlvsym() {
-    std::arch::naked_asm!(
-        "test rsi, rsi",
-        "jz 2f",
-        "cmp byte ptr [rsi], 0x63", // 'c'
-        "jne 2f",
-        "cmp byte ptr [rsi + 1], 0x75", // 'u'
-        "je 3f",
-        "2:",
-        "cmp qword ptr [rip + {next}], 0",
-        "je 4f",
-        "jmp qword ptr [rip + {next}]",
-        "3:",
-        "mov rcx, [rsp]",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "call {judge}",
-        "mov r11, rdx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "test rax, rax",
-        "mov rax, r11",
-        "jnz 5f",
-        "mov rdi, r11",
-        "jmp qword ptr [rip + {next}]",
-        "4:",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "call {find}",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "jmp qword ptr [rip + {next}]",
-        "5:",
-        "ret",
-        judge = sym judge_version,
-        find = sym find_next,
-        next = sym next::DLVSYM,
-    )
+    crate::processor::dlvsym!(judge_version, find_next, next::DLVSYM)
 }
 
 extern "C" fn find_next() {

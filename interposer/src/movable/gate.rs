@@ -28,6 +28,7 @@ use weft_symbols::Class;
 use crate::client::{backing_mode, clock};
 use crate::driver::abi::CuResult;
 use crate::driver::symbols::{COUNT, Entry, absent};
+use crate::processor::ARGUMENT_REGISTERS;
 use crate::{process, thread};
 
 /// Threads that have a cell, as a power of two. Further ones share a counter.
@@ -104,7 +105,7 @@ pub fn when(bells: GateBells) {
 
 /// Words on the stack that the stub passes on. Only descriptions of tensors have more, and they
 /// need no memory.
-pub const STACK_WORDS: u8 = 6;
+pub const STACK_WORDS: usize = 6;
 
 /// Calls that are not counted. Some have a structure by value, which the stub would not pass on. A
 /// program that reads the free memory now and then is idle. None uses movable memory.
@@ -117,7 +118,9 @@ pub fn counts(entry: &Entry) -> bool {
         Class::Context => entry.queue.waits(),
         class => class.is_ordered(),
     };
-    uses && entry.args <= 6 + STACK_WORDS && backing_mode::movable() && !UNCOUNTED.contains(&entry.base)
+    uses && usize::from(entry.args) <= ARGUMENT_REGISTERS + STACK_WORDS
+        && backing_mode::movable()
+        && !UNCOUNTED.contains(&entry.base)
 }
 
 /// Sets the hook or driver function of a counted symbol.

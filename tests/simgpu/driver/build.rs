@@ -12,10 +12,6 @@ use weft_symbols::{Entry, Flavour};
 
 /// The library name that cudart and every linked client open.
 const SONAME: &str = "libcuda.so.1";
-/// First argument that the x86-64 C convention passes on the stack.
-const FIRST_ON_STACK: u8 = 6;
-/// Registers of the six arguments before that.
-const REGISTERS: [&str; 6] = ["rdi", "rsi", "rdx", "rcx", "r8", "r9"];
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{SONAME}");
@@ -111,26 +107,79 @@ fn absent(text: &mut String, symbol: &str) {
     );
 }
 
+/// A kind of processor.
+#[derive(Clone, Copy)]
+enum Processor {
+    X86_64,
+    AArch64,
+}
+
+impl Processor {
+    fn of_target() -> Processor {
+        match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+            Ok("aarch64") => Processor::AArch64,
+            _ => Processor::X86_64,
+        }
+    }
+
+    /// The registers of the first arguments. Further ones are on the stack, a word each.
+    fn registers(self) -> &'static [&'static str] {
+        match self {
+            Processor::X86_64 => &["rdi", "rsi", "rdx", "rcx", "r8", "r9"],
+            Processor::AArch64 => &["x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"],
+        }
+    }
+
+    /// A jump to the function that the code names last.
+    fn jump(self) -> &'static str {
+        match self {
+            Processor::X86_64 => "jmp {}",
+            Processor::AArch64 => "b {}",
+        }
+    }
+
+    /// Turns argument `at` from 0 into 2. The callee owns the words on the stack.
+    fn per_thread(self, at: u8) -> Vec<String> {
+        let register = self.registers().get(usize::from(at));
+        let word = 8 * usize::from(at).saturating_sub(self.registers().len());
+        match (self, register) {
+            (Processor::X86_64, register) => {
+                // Past the return address.
+                let on_stack = format!("qword ptr [rsp + {}]", 8 + word);
+                let handle = register.map_or(on_stack, |register| (*register).to_string());
+                vec![format!("cmp {handle}, 0"), "jne 2f".into(), format!("mov {handle}, 2")]
+            }
+            (Processor::AArch64, Some(register)) => vec![format!("cbnz {register}, 2f"), format!("mov {register}, #2")],
+            (Processor::AArch64, None) => vec![
+                format!("ldr x16, [sp, #{word}]"),
+                "cbnz x16, 2f".into(),
+                "mov x16, #2".into(),
+                format!("str x16, [sp, #{word}]"),
+            ],
+        }
+    }
+}
+
 /// The per-thread-stream twin of a function: stream 0 becomes the per-thread default stream, the
 /// rest is a jump.
 fn twin(text: &mut String, symbol: &str, plain: &str, stream: u8) {
-    let handle = match REGISTERS.get(usize::from(stream)) {
-        Some(register) => (*register).to_string(),
-        // Past the return address, one word an argument; the callee owns these words.
-        None => format!("qword ptr [rsp + {}]", 8 + 8 * (stream - FIRST_ON_STACK)),
-    };
-    let _ = writeln!(
-        text,
-        "#[unsafe(no_mangle)] #[unsafe(naked)] pub extern \"C\" fn {symbol}() -> u32 {{\n    \
-         naked_asm!(\"cmp {handle}, 0\", \"jne 2f\", \"mov {handle}, 2\", \"2:\", \"jmp {{}}\", sym written::{plain})\n}}"
-    );
+    let processor = Processor::of_target();
+    let mut lines = processor.per_thread(stream);
+    lines.extend(["2:".to_string(), processor.jump().to_string()]);
+    naked(text, symbol, plain, &lines);
 }
 
 /// A twin of a function in which no default stream has a part.
 fn forward(text: &mut String, symbol: &str, plain: &str) {
+    naked(text, symbol, plain, &[Processor::of_target().jump().to_string()]);
+}
+
+fn naked(text: &mut String, symbol: &str, plain: &str, lines: &[String]) {
+    let lines: Vec<String> = lines.iter().map(|line| format!("{line:?}")).collect();
     let _ = writeln!(
         text,
         "#[unsafe(no_mangle)] #[unsafe(naked)] pub extern \"C\" fn {symbol}() -> u32 {{\n    \
-         naked_asm!(\"jmp {{}}\", sym written::{plain})\n}}"
+         naked_asm!({}, sym written::{plain})\n}}",
+        lines.join(", ")
     );
 }

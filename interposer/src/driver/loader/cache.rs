@@ -10,13 +10,12 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use crate::processor::LIBRARY_FLAGS;
+
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 
 const HEADER: usize = 48;
 const ENTRY: usize = 24;
-
-/// ELF of libc 6, 64-bit x86.
-const FLAGS: u32 = 0x0303;
 
 /// Paths of the library of that name, in the cache's order.
 pub fn paths(cache: &[u8], name: &str) -> Vec<PathBuf> {
@@ -33,7 +32,7 @@ pub fn paths(cache: &[u8], name: &str) -> Vec<PathBuf> {
         else {
             break;
         };
-        if flags == FLAGS
+        if flags == LIBRARY_FLAGS
             && text(cache, key) == Some(name.as_bytes())
             && let Some(path) = text(cache, value)
             && path.first() == Some(&b'/')
@@ -79,9 +78,9 @@ mod tests {
     #[test]
     fn the_path_of_the_right_architecture_is_found() {
         let entries = [
-            (0x0303, "libc.so.6", "/a"),
+            (LIBRARY_FLAGS, "libc.so.6", "/a"),
             (0x0003, "libcuda.so.1", "/lib32/x"),
-            (0x0303, "libcuda.so.1", "/lib64/x"),
+            (LIBRARY_FLAGS, "libcuda.so.1", "/lib64/x"),
         ];
         assert_eq!(paths(&cache(&entries), "libcuda.so.1"), [PathBuf::from("/lib64/x")]);
         assert_eq!(paths(&cache(&entries), "libcuda.so"), Vec::<PathBuf>::new());
@@ -92,7 +91,7 @@ mod tests {
 
     #[test]
     fn nonsense_yields_nothing() {
-        let good = cache(&[(0x0303, "libcuda.so.1", "/lib64/x")]);
+        let good = cache(&[(LIBRARY_FLAGS, "libcuda.so.1", "/lib64/x")]);
         for length in 0..good.len() {
             assert!(paths(&good[..length], "libcuda.so.1").is_empty());
         }

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::cache;
+use crate::processor::DRIVER_FOLDERS;
 
 /// Variable with the driver's path, if the user sets it.
 pub const VARIABLE: &str = "WEFT_CUDA_LIBRARY";
@@ -23,17 +24,14 @@ const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 /// Folder of the CUDA toolkit's link library, whose calls all fail.
 const STUBS: &str = "stubs";
 
-/// Folders that driver packages and container runtimes use.
-const FOLDERS: [&str; 12] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/lib/x86_64-linux-gnu",
+/// Further folders that driver packages and container runtimes use.
+const FOLDERS: [&str; 9] = [
     "/usr/lib64",
     "/lib64",
     "/usr/lib",
     "/usr/local/nvidia/lib64",
     "/usr/local/nvidia/lib",
     "/usr/lib64/nvidia",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
     "/run/opengl-driver/lib",
     "/usr/lib/wsl/lib",
     "/usr/local/cuda/compat",
@@ -88,7 +86,8 @@ fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
             }
         }
         cache::paths(cache, name).into_iter().for_each(&mut add);
-        FOLDERS.iter().for_each(|folder| add(Path::new(folder).join(name)));
+        let folders = DRIVER_FOLDERS.iter().chain(&FOLDERS);
+        folders.for_each(|folder| add(Path::new(folder).join(name)));
     }
     found
 }
