@@ -178,7 +178,8 @@ fn a_foreground_jobs_wait_for_a_part_of_its_work_is_reported() {
     assert_eq!(at - waited, since);
     // An event that was recorded elsewhere, and a wait that found the work ended.
     session.event_waited(0xf0, since);
-    session.event_waited(event, clock::now());
+    // Its begin is ahead, so that a thread without a core does not make it a wait.
+    session.event_waited(event, clock::now() + 1_000_000_000);
     assert_eq!(waits(broker.records()), []);
     // The wait that sees all work end makes the job idle.
     session.before_event_op(StreamOp::EventRecord, event, stream);
