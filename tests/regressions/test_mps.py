@@ -182,6 +182,21 @@ def test_a_killed_broker_s_daemon_stays_and_the_next_one_has_it(machine):
     machine.ends_clean()
 
 
+def test_a_daemon_stays_for_jobs_that_have_not_attached_to_its_broker(machine):
+    before = machine.start("on")["process"]
+    job = machine.job("job")
+    os.kill(job.pid, signal.SIGSTOP)
+    machine.scene.broker.kill()
+    assert machine.start("on")["process"] == before
+    machine.scene.broker.stop()
+    os.kill(job.pid, signal.SIGCONT)
+    assert list(daemons()) == [before], machine.log()
+    assert machine.start("on")["process"] == before
+    machine.scene.finish_companions(job)
+    assert jobs.wait_until(lambda: not machine.scene.status()["clients"], BOUND)
+    machine.ends_clean()
+
+
 def test_a_broker_without_mps_ends_a_daemon_that_was_left(machine):
     machine.start("on")
     job = machine.job("job")
@@ -292,6 +307,9 @@ def test_another_daemon_is_in_the_way_also_another_user_s(machine):
         assert list(daemons()) == [theirs]
     finally:
         os.kill(theirs, signal.SIGKILL)
+    # A job that begins later has a daemon of the broker's.
+    assert jobs.wait_until(lambda: machine.run()[0] == str(machine.pipes), BOUND, step=1.0), machine.mps()
+    machine.ends_clean()
 
 
 def test_two_brokers_of_one_user_have_one_daemon(machine):
@@ -339,7 +357,8 @@ def test_a_daemon_of_some_devices_has_their_uuids_and_jobs_too(machine):
     machine.more = {}
     for other in ({}, {"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "GPU-0000"}):
         out, lines = machine.run(command=show, **other)
-        assert out == f"none {other.get('CUDA_VISIBLE_DEVICES', '')}".strip() and "name devices by UUID" in lines, (out, lines)
+        why = "name devices by UUID" if other else "and this job has all"
+        assert out == f"none {other.get('CUDA_VISIBLE_DEVICES', '')}".strip() and why in lines, (out, lines)
     # A broker of other devices ends it and starts its own.
     machine.scene.broker.kill()
     machine.start("on")

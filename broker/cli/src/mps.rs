@@ -80,17 +80,16 @@ pub fn variables(
     let demanded = wanted.unwrap_or(mps.mode) == MpsMode::On;
     let without =
         |why: &str| nothing(demanded.then(|| format!("this job takes turns on the device, without MPS: {why}")));
-    let pipes = match (mps.state, &mps.pipes) {
-        (MpsState::On, Some(pipes)) => pipes,
-        (MpsState::Starting, _) => return without("its daemon has not started yet"),
-        _ => {
-            return without(
-                mps.why
-                    .as_deref()
-                    .unwrap_or("its broker has --mps off; end that by weft stop, and start again"),
-            );
-        }
-    };
+    let pipes =
+        match (mps.state, &mps.pipes) {
+            (MpsState::On, Some(pipes)) => pipes,
+            (MpsState::Starting, _) => return without("its daemon has not started yet"),
+            _ => {
+                return without(mps.why.as_deref().unwrap_or(
+                    "its broker has --mps off (weft broker --replace --mps on changes a broker of your own)",
+                ));
+            }
+        };
     if !pipes.join("control").exists() {
         return without(&format!("{} is not visible here", pipes.display()));
     }
@@ -98,6 +97,9 @@ pub fn variables(
     match served(mps, visible) {
         Some(Some(devices)) => set.push(("CUDA_VISIBLE_DEVICES", devices.into())),
         Some(None) => {}
+        None if visible.is_none() => {
+            return without("the broker's has only the devices of its CUDA_VISIBLE_DEVICES, and this job has all");
+        }
         None => return without("its CUDA_VISIBLE_DEVICES is not within the broker's; name devices by UUID"),
     }
     let risk = joining.first.then(|| {

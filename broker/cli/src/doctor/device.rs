@@ -132,7 +132,7 @@ fn mps_row(devices: &[DeviceReport]) -> ReportRow {
         ),
         (0, true) => ReportRow::ok(
             "mps",
-            "a control daemon runs, but a job started like this command would not use it: jobs take turns on the devices",
+            "a control daemon runs, but a job started like this command would not use it: jobs take turns on the devices, unless weft run gives them the MPS of the broker",
         ),
         (0, false) => ReportRow::ok("mps", "not running: jobs take turns on the devices"),
         (some, _) if some == devices.len() => ReportRow::ok("mps", "jobs share the device without taking turns"),
@@ -168,9 +168,10 @@ fn priorities_row(switch: Result<bool, String>, offers: &[SmOffer]) -> ReportRow
     match switch {
         Err(wrong) => ReportRow::warn(WHAT, wrong, "weft run starts no job with this value: set on or off"),
         Ok(false) => ReportRow::ok(WHAT, format!("off ({SWITCH}): the device treats all jobs alike")),
-        Ok(true) if offers.iter().all(|offer| offer.mps == Some(false)) => {
-            ReportRow::ok(WHAT, "on, but of no effect without MPS: jobs take turns on the device")
-        }
+        Ok(true) if offers.iter().all(|offer| offer.mps == Some(false)) => ReportRow::ok(
+            WHAT,
+            "on, but of no effect on jobs without MPS, which take turns on the device",
+        ),
         Ok(true) if offers.iter().any(|offer| offer.mps.is_none()) => ReportRow::ok(
             WHAT,
             "on under MPS: jobs of priority 5 to 9 are below normal; their streams keep their priorities, because this driver does not report MPS to jobs",
@@ -194,7 +195,7 @@ fn share_row(mechanism: SmMechanism, offers: &[SmOffer], devices: &[DeviceReport
             } else if has(SmVerdict::Unknown) {
                 "unknown: weft run --sm-share limits a job if MPS serves it"
             } else {
-                "not available without MPS: weft run --sm-share does nothing"
+                "not available without MPS: weft run --sm-share limits only jobs that MPS serves"
             },
         ),
         SmMechanism::GreenContexts if has(SmVerdict::LeftAlone) => {

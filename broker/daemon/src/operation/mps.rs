@@ -30,6 +30,9 @@ use weft_protocol::transport::path;
 /// Longest start of the daemon, which takes some 10 ms on an idle machine.
 const START_LIMIT: Duration = Duration::from_secs(5);
 
+/// Least time between two starts: a start may take [`START_LIMIT`], which the job waits for.
+const TRIED_AGAIN: Duration = Duration::from_secs(10);
+
 /// Longest wait for the end of a daemon without clients, whose server closes its contexts.
 const QUIT_LIMIT: Duration = Duration::from_secs(5);
 
@@ -57,6 +60,10 @@ struct MpsCell {
     ended: Mutex<bool>,
     /// Whether a job has printed the risk.
     warned: AtomicBool,
+    folder: PathBuf,
+    options: Options,
+    /// When the last start began.
+    tried: Mutex<Instant>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -77,14 +84,38 @@ impl MpsService {
             status: Mutex::new(status),
             ended: Mutex::new(false),
             warned: AtomicBool::new(false),
+            folder: places.mps(),
+            options: options.clone(),
+            tried: Mutex::new(Instant::now()),
         }));
-        let folder = places.mps();
-        if wanted || folder.exists() {
-            let (service, options) = (service.clone(), options.clone());
-            let thread = std::thread::Builder::new().name("weft-mps".into());
-            thread.spawn(move || service.begin(&folder, &options))?;
+        if wanted || service.0.folder.exists() {
+            service.spawn()?;
         }
         Ok(service)
+    }
+
+    fn spawn(&self) -> io::Result<()> {
+        let service = self.clone();
+        let thread = std::thread::Builder::new().name("weft-mps".into());
+        thread.spawn(move || service.begin()).map(|_| ())
+    }
+
+    /// The state for a job that begins. If there is no daemon, the obstacle may have gone.
+    pub fn joined(&self) -> MpsStatus {
+        let status = self.status();
+        if self.0.options.mps == MpsMode::Off || status.state != MpsState::Off {
+            return status;
+        }
+        let mut tried = lock(&self.0.tried);
+        if tried.elapsed() < TRIED_AGAIN {
+            return status;
+        }
+        *tried = Instant::now();
+        lock(&self.0.status).state = MpsState::Starting;
+        if self.spawn().is_err() {
+            lock(&self.0.status).state = MpsState::Off;
+        }
+        self.status()
     }
 
     /// The present state.
@@ -105,7 +136,8 @@ impl MpsService {
         lock(&self.0.status).state == MpsState::On && !self.0.warned.swap(true, Ordering::Relaxed)
     }
 
-    fn begin(&self, folder: &Path, options: &Options) {
+    fn begin(&self) {
+        let (folder, options) = (self.0.folder.as_path(), &self.0.options);
         if options.mps == MpsMode::Off {
             if let Some(left) = here(folder) {
                 quit(folder, &left);
@@ -214,9 +246,11 @@ impl MpsService {
             return;
         };
         let Some(daemon) = here(&folder) else { return };
-        if jobs > 0 {
+        // Jobs of an earlier broker may not have attached to this one.
+        let clients = jobs.max(clients(&folder));
+        if clients > 0 {
             log::info!(
-                "MPS: {jobs} jobs use daemon {}; the next broker takes it over",
+                "MPS: {clients} jobs use daemon {}; the next broker takes it over",
                 daemon.pid
             );
         } else if !quit(&folder, &daemon) {
@@ -235,7 +269,7 @@ fn possible(folder: &Path, options: &Options) -> Result<(PathBuf, MpsDevices), S
     }
     if let Some(pipes) = std::env::var_os(PIPES).filter(|pipes| !pipes.is_empty()) {
         return Err(format!(
-            "{PIPES}={} is set, so jobs use the daemon there",
+            "{PIPES}={} is set in the broker's environment, so jobs use the daemon there",
             pipes.display()
         ));
     }
@@ -268,6 +302,16 @@ fn answers(program: &Path, folder: &Path) -> bool {
         mps::ANSWER_LIMIT,
     );
     answer.is_ok_and(|text| text.split_whitespace().all(|word| word.parse::<u32>().is_ok()))
+}
+
+/// Clients of the daemon of this folder, as far as it answers.
+fn clients(folder: &Path) -> usize {
+    let Some(program) = mps::program() else { return 0 };
+    let ask = |arguments: &[&str], input: &str| {
+        mps::control(Command::new(&program).args(arguments), folder, input, mps::ANSWER_LIMIT)
+    };
+    let servers = mps::servers(&ask).map_or_else(|_| Vec::new(), |(_, servers)| servers);
+    servers.iter().map(|server| server.clients).sum()
 }
 
 /// Asks a daemon to end, and removes its folder when it has ended. Returns whether it has.

@@ -194,7 +194,10 @@ impl QueryHandler {
             }
             Question::Recorded(query) => self.recorded(query, asker),
             Question::Joining { mps: joins } => {
-                let mps = self.mps.status();
+                let mps = match joins {
+                    true => self.mps.joined(),
+                    false => self.mps.status(),
+                };
                 let priorities = self.registry.all().into_iter().map(|entry| entry.status().priority);
                 Answer::Joining(Joining {
                     first: joins && self.mps.warns(),
