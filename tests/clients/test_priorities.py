@@ -182,7 +182,7 @@ def rows(scene, **more):
 
 
 def test_doctor_says_what_a_driver_offers(scene):
-    for mode, priorities, threads in (("mps", "on: under MPS", "limits a job"), ("timeslice", "of no effect", "does nothing")):
+    for mode, priorities, threads in (("mps", "on: under MPS", "limits a job"), ("timeslice", "of no effect", "only jobs that MPS serves")):
         found = rows(scene, SIMGPU_MODE=mode)
         assert priorities in found["device priorities"], found
         assert threads in found["sm share: active threads"], found

@@ -246,7 +246,7 @@ mod tests {
         assert!(green.contains("132 SMs") && green.contains("leaves them"), "{green}");
         let [priorities, threads, green] = found(&[device(Some(false), 0)]);
         assert!(priorities.contains("of no effect"), "{priorities}");
-        assert!(threads.contains("does nothing"), "{threads}");
+        assert!(threads.contains("only jobs that MPS serves"), "{threads}");
         assert!(green.starts_with("none"), "{green}");
         // One of two devices is under MPS.
         let [priorities, threads, _] = found(&[device(Some(false), 0), device(Some(true), 0)]);
