@@ -656,8 +656,10 @@ impl DeviceAdmission {
         while self.growing.swap(true, Ordering::AcqRel) {
             let waits = admission_slot.growing.load(Ordering::Acquire) != 0;
             beat.update(admission_slot, clock::now());
-            // Another thread got or returned enough.
-            if let Some(quota) = claim_in(admission_slot.quota.load(Ordering::Acquire)) {
+            // Another thread got or returned enough. Without a quota the next broker may be filling
+            // in its lane.
+            let quota = admission_slot.quota.load(Ordering::Acquire);
+            if quota != 0 && claim_in(quota).is_some() {
                 return Some(quota);
             }
             if beat.no_answer(clock::now()) && !waits {
@@ -671,14 +673,12 @@ impl DeviceAdmission {
         }
         let _turn = GrowthTurn(&self.growing);
         let begun = clock::now();
-        // Another thread may claim what this one got.
-        for _ in 0..CLAIM_TRIES {
+        // Quotas that other threads claimed first.
+        let mut taken = 0;
+        while taken < CLAIM_TRIES {
             match self.ask_for_more(link, admission_slot, bytes) {
-                GrowthAnswer::Quota(quota) => {
-                    if let Some(quota) = claim_in(quota) {
-                        return Some(quota);
-                    }
-                }
+                GrowthAnswer::Quota(quota) if claim_in(quota).is_some() => return Some(quota),
+                GrowthAnswer::Quota(_) => taken += 1,
                 GrowthAnswer::Denied => return None,
                 GrowthAnswer::Lost { patience } if patience > 0 && self.comes_back(link, begun, patience) => {}
                 GrowthAnswer::Lost { .. } => return claim_in(0),

@@ -4,6 +4,7 @@
 use std::sync::Barrier;
 use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags};
 use weft_protocol::Ns;
@@ -111,6 +112,37 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
     });
     session.admission.unclaim(BLOCK);
     assert_eq!(session.admission.held(), 0);
+}
+
+#[test]
+fn a_thread_that_waits_for_its_turn_does_not_go_uncounted_between_two_brokers() {
+    let (session, broker) = attached(Mode::Alone);
+    let admission_slot = &broker.lane.admission_slot;
+    admission_slot.quota.store(BLOCK, Ordering::Release);
+    let asked = || {
+        until("more is asked for", || {
+            let messages = session.link.messages.take().0;
+            messages.into_iter().any(|asked| matches!(asked, ToBroker::More { .. }))
+        });
+    };
+    thread::scope(|scope| {
+        let first = scope.spawn(|| session.admission.claim(&session.link, 1 << 50));
+        asked();
+        admission_slot.quota.store(BLOCK + 1, Ordering::Release);
+        let second = scope.spawn(|| session.admission.claim(&session.link, 2 * BLOCK));
+        until("it has seen the quota", || session.admission.last_quota() == BLOCK + 1);
+        // A lane that a new broker has not filled in yet.
+        admission_slot.quota.store(0, Ordering::Release);
+        thread::sleep(Duration::from_millis(20));
+        admission_slot.quota.store(3 * BLOCK, Ordering::Release);
+        assert_eq!(second.join().expect("no panic"), Some(3 * BLOCK));
+        answer(admission_slot);
+        asked();
+        answer(admission_slot);
+        assert!(first.join().expect("no panic").is_none(), "there is not so much");
+    });
+    session.admission.unclaim(2 * BLOCK);
+    assert_eq!(session.admission.wanted(), 0);
 }
 
 #[test]
