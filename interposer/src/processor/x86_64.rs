@@ -244,9 +244,9 @@ macro_rules! dlopen {
 pub(crate) use dlopen;
 
 /// Returns the answer of `judge` to a name that starts with `cu`, or continues at the real
-/// function.
-macro_rules! dlsym {
-    ($judge:path, $find:path, $next:path) => {
+/// function. The caller's address is the argument after the last one.
+macro_rules! lookup {
+    ($caller:literal, $judge:path, $find:path, $next:path) => {
         ::std::arch::naked_asm!(
             "test rsi, rsi",
             "jz 2f",
@@ -259,57 +259,10 @@ macro_rules! dlsym {
             "je 4f",
             "jmp qword ptr [rip + {next}]",
             "3:",
-            "mov rdx, [rsp]",
-            "push rdi",
-            "push rsi",
-            "sub rsp, 8",
-            "call {judge}",
-            "add rsp, 8",
-            "pop rsi",
-            "pop rdi",
-            "test rax, rax",
-            "mov rax, rdx",
-            "jnz 5f",
-            "mov rdi, rdx",
-            "jmp qword ptr [rip + {next}]",
-            "4:",
-            "push rdi",
-            "push rsi",
-            "sub rsp, 8",
-            "call {find}",
-            "add rsp, 8",
-            "pop rsi",
-            "pop rdi",
-            "jmp qword ptr [rip + {next}]",
-            "5:",
-            "ret",
-            judge = sym $judge,
-            find = sym $find,
-            next = sym $next,
-        )
-    };
-}
-pub(crate) use dlsym;
-
-/// As [`dlsym`], with the version in the third argument.
-macro_rules! dlvsym {
-    ($judge:path, $find:path, $next:path) => {
-        ::std::arch::naked_asm!(
-            "test rsi, rsi",
-            "jz 2f",
-            "cmp byte ptr [rsi], 0x63", // 'c'
-            "jne 2f",
-            "cmp byte ptr [rsi + 1], 0x75", // 'u'
-            "je 3f",
-            "2:",
-            "cmp qword ptr [rip + {next}], 0",
-            "je 4f",
-            "jmp qword ptr [rip + {next}]",
-            "3:",
-            "mov rcx, [rsp]",
             "push rdi",
             "push rsi",
             "push rdx",
+            concat!("mov ", $caller, ", [rsp + 24]"),
             "call {judge}",
             "mov r11, rdx",
             "pop rdx",
@@ -335,6 +288,22 @@ macro_rules! dlvsym {
             find = sym $find,
             next = sym $next,
         )
+    };
+}
+pub(crate) use lookup;
+
+/// [`lookup`] of two arguments.
+macro_rules! dlsym {
+    ($judge:path, $find:path, $next:path) => {
+        $crate::processor::lookup!("rdx", $judge, $find, $next)
+    };
+}
+pub(crate) use dlsym;
+
+/// [`lookup`] of three arguments.
+macro_rules! dlvsym {
+    ($judge:path, $find:path, $next:path) => {
+        $crate::processor::lookup!("rcx", $judge, $find, $next)
     };
 }
 pub(crate) use dlvsym;
