@@ -535,8 +535,7 @@ impl OutcomeBook {
             (_, None) => None,
         };
         // No launch takes no time: then none of its times is known.
-        let most_of_told = shared.saturating_add(sums.sum.uncounted as Ns);
-        let gpu_ns = gpu_ns.filter(|ns| launches > 0 && ns.saturating_add(most_of_told) > 0);
+        let gpu_ns = gpu_ns.filter(|ns| launches > 0 && ns.saturating_add(sums.sum.uncounted as Ns) > 0);
         // Launches alone are as uncertain as the others.
         let brief = sums.sum.brief.saturating_mul(UNCERTAIN_NS);
         let errors = typical.unwrap_or_default();
