@@ -770,7 +770,6 @@ impl Core {
     /// Moves run-ahead windows. The longer the foreground job is away, the later its return is
     /// expected.
     fn look_after_windows(&mut self, out: &mut Vec<Decision>) {
-        let alone = self.state.has_one_background();
         if !self.state.windows_out() {
             return;
         }
@@ -780,8 +779,8 @@ impl Core {
             let (Some(old), None) = (client.window.filter(|_| client.bound), client.revoking) else {
                 continue;
             };
-            // With several background jobs, the broker shares out the replenished credit.
-            if !alone {
+            // A device that switches between processes serves several background jobs in turns.
+            if !self.state.may_run_ahead() {
                 self.state.set_window(slot, None, out);
                 continue;
             }
@@ -820,7 +819,7 @@ impl Core {
     /// Brings a background job's unused credit up to `total` ns.
     fn grant(&mut self, slot: ClientSlot, total: Ns, bound: bool, out: &mut Vec<Decision>) {
         let now = self.now;
-        let window = match bound && self.state.has_one_background() {
+        let window = match bound && self.state.may_run_ahead() {
             true => self.policy.window(&self.state, slot, now),
             false => None,
         };

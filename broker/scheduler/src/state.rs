@@ -339,6 +339,19 @@ impl SchedulerState {
         self.order.len() == self.foreground_jobs.len() + 1
     }
 
+    /// Number of other background jobs with work or a wait, or somewhat more; at least 1.
+    pub(super) fn rivals(&self) -> Ns {
+        let active = self.exposed.len() + self.waiting;
+        let all = self.order.len() - self.foreground_jobs.len();
+        (active.min(all) as Ns).saturating_sub(1).max(1)
+    }
+
+    /// Whether background jobs may have run-ahead windows: a device that switches between
+    /// processes serves several of them in turns.
+    pub(super) fn may_run_ahead(&self) -> bool {
+        self.has_one_background() || self.config.switch_cost == 0
+    }
+
     /// Whether the credit left covers this wait.
     pub(super) fn covered(client: &ClientState, wait: &KernelAtGate) -> bool {
         client.ledger.left() >= i64::try_from(wait.cost).unwrap_or(i64::MAX)
@@ -390,10 +403,10 @@ impl SchedulerState {
         self.counters.revocations += 1;
     }
 
-    /// Whether a run-ahead window may be out. From now on this needs exactly one background job.
+    /// Whether a run-ahead window may be out.
     pub(super) fn windows_out(&mut self) -> bool {
         let out = self.windows_out;
-        self.windows_out = out && self.has_one_background();
+        self.windows_out = out && self.may_run_ahead();
         out
     }
 

@@ -633,7 +633,8 @@ fn cases_of(parts: &CaseParts<'_>, mode: Mode, out: &mut Vec<Case>) {
             }
             case("table", vec![first.clone(), batch(partner, 5)], &Rule::ALL);
             let several = vec![first.clone(), batch(at, 3), batch(at + 1, 5), batch(at + 2, 5)];
-            case("several", several, &three);
+            let rules: &[Rule] = if plan.all_rules { &all } else { &three };
+            case("several", several, rules);
             if at % 2 == 0 && services.len() > 1 {
                 let peer = service(&services[(at + 1) % services.len()]);
                 case("equals", vec![first.clone(), peer, batch(at + 2, 5)], &three);

@@ -522,10 +522,66 @@ fn credit_that_a_silent_background_job_has_left_keeps_no_other_waiting() {
         assert!(bench.now < since + MS, "it is left to wait");
         out = bench.tell(Event::Tick);
     }
+    assert_eq!(bench.core.snapshot().counters.starvation_grants, 0);
+}
+
+/// A second background job, whose kernel 98 takes 20 us.
+const PEER: Client = Client(4);
+
+/// Two background jobs, and a service that is away after 30 requests. The second job waits after
+/// the first one launched this much work. Returns the second job's window, and both jobs' work that
+/// may be on the device.
+fn two_windows(switch_cost: Ns, first_launches: Ns) -> (Option<RunAheadWindow>, Ns) {
+    let mut bench = Bench::on(profile(99, 20 * US), switch_cost);
+    bench.tell(Event::Attached {
+        client: PEER,
+        priority: 5,
+        profile: profile(98, 20 * US),
+    });
+    bench.requests(30, 4 * MS);
+    bench.request();
+    let first = bench.waits(20 * US);
+    let (at, since) = (bench.now, bench.now);
+    for _ in 0..first_launches / (20 * US) {
+        bench.tell(Event::Launched {
+            client: TRAINING,
+            kernel: 99,
+            cost: 20 * US,
+            at,
+        });
+    }
+    bench.tell(Event::Progress {
+        client: TRAINING,
+        issued: first_launches,
+        settled: 0,
+    });
+    let mut out = bench.tell(Event::Waits {
+        client: PEER,
+        kernel: 98,
+        cost: 20 * US,
+        since,
+    });
+    out.extend(first);
+    let window = out.iter().find_map(|decision| match decision {
+        Decision::RunAheadWindow(PEER, window) => *window,
+        _ => None,
+    });
+    (window, bench.core.snapshot().exposure)
+}
+
+#[test]
+fn background_jobs_run_ahead_side_by_side_within_the_delay_bound() {
+    let (idle, _) = two_windows(0, 20 * US);
+    let (busy, exposure) = two_windows(0, 120 * US);
+    let (idle, busy) = (idle.expect("a window"), busy.expect("a window"));
     assert_eq!(
-        (left(&bench, TRAINING), bench.core.snapshot().counters.starvation_grants),
-        (0, 0)
+        idle.deadline - busy.deadline,
+        100 * US,
+        "the other one's work comes first"
     );
+    assert!(exposure <= 500 * US, "{exposure}");
+    // Where the device switches between processes, they take turns.
+    assert_eq!(two_windows(100 * US, 20 * US).0, None);
 }
 
 #[test]
