@@ -1,26 +1,79 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Requests and answers: HTTP/1.1, `GET` and `HEAD` of `/metrics`. Pure.
+//! Requests and answers: HTTP/1.1, `GET` and `HEAD`. Pure.
 //!
 //! `httparse` parses the request. The rest is weft's own code, not `tiny_http`, the small server
 //! without an asynchronous runtime. That one bounds neither a request's time nor its size nor the
 //! number of connections, and it starts its own threads for them.
 #![forbid(unsafe_code)]
 
-use super::exposition::MetricsFormat;
-
-/// The longest request, bytes. A scraper's request has some hundred.
+/// The longest request, bytes. A scraper's request has some hundred, a browser's some thousand.
 pub(super) const LONGEST_REQUEST_BYTES: usize = 8 << 10;
 
 /// Most header lines of a request.
 const MOST_HEADERS: usize = 64;
 
+/// A request for a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebRequest {
+    /// The path, without a query.
+    pub path: String,
+    /// The `Accept` headers, joined by commas.
+    pub accept: String,
+    /// The `Host` headers, joined by commas: the name in the browser's address.
+    pub host: String,
+}
+
+/// An answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebAnswer {
+    /// The status line's end.
+    pub status: &'static str,
+    /// The text's type.
+    pub media: &'static str,
+    /// More header lines, each with its end of line.
+    pub headers: &'static str,
+    /// The body.
+    pub text: String,
+}
+
+impl WebAnswer {
+    /// A refusal, with `hint` for people.
+    pub fn refusal(status: &'static str, hint: &str) -> WebAnswer {
+        WebAnswer {
+            status,
+            media: "text/plain; charset=utf-8",
+            headers: match status.starts_with("405") {
+                true => "Allow: GET, HEAD\r\n",
+                false => "",
+            },
+            text: format!("{status}; {hint}\n"),
+        }
+    }
+
+    /// Its bytes. Without `body` only the head, with the length.
+    pub(super) fn bytes(&self, body: bool) -> Vec<u8> {
+        let WebAnswer {
+            status, media, headers, ..
+        } = self;
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {media}\r\nContent-Length: {}\r\n{headers}Connection: close\r\n\r\n",
+            self.text.len()
+        );
+        let mut bytes = head.into_bytes();
+        if body {
+            bytes.extend_from_slice(self.text.as_bytes());
+        }
+        bytes
+    }
+}
+
 /// Result of parsing a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// The request is incomplete.
     More,
-    /// A request for the metrics, or only for their head.
-    Metrics { format: MetricsFormat, body: bool },
+    /// A request for a page, or only for its head.
+    Page { request: WebRequest, body: bool },
     /// A refusal: the status line's end, and whether a body is wanted.
     Refused(&'static str, bool),
 }
@@ -41,88 +94,45 @@ pub(super) fn read(request: &[u8]) -> Wanted {
     if !matches!(parsed.method, Some("GET" | "HEAD")) {
         return Wanted::Refused("405 Method Not Allowed", body);
     }
-    let target = parsed.path.unwrap_or_default();
-    if target.split('?').next() != Some("/metrics") {
-        return Wanted::Refused("404 Not Found", body);
-    }
-    let accepts = parsed
-        .headers
-        .iter()
-        .filter(|header| header.name.eq_ignore_ascii_case("accept"));
-    let accepts: Vec<_> = accepts.map(|header| String::from_utf8_lossy(header.value)).collect();
-    Wanted::Metrics {
-        format: format(&accepts.join(",")),
-        body,
-    }
-}
-
-/// The format that an `Accept` header prefers: OpenMetrics only if the header names it.
-fn format(accept: &str) -> MetricsFormat {
-    let (mut open, mut plain) = (0.0, 0.0);
-    for range in accept.split(',') {
-        let mut parts = range.split(';').map(str::trim);
-        let media = parts.next().unwrap_or_default().to_ascii_lowercase();
-        let (mut quality, mut known) = (1.0, true);
-        for (key, value) in parts.filter_map(|part| part.split_once('=')) {
-            match key.trim() {
-                "q" => quality = value.trim().parse().unwrap_or(0.0),
-                "version" => known = matches!(value.trim(), "1.0.0" | "0.0.1" | "0.0.4"),
-                _ => {}
-            }
-        }
-        let best: &mut f64 = match media.as_str() {
-            "application/openmetrics-text" => &mut open,
-            "text/plain" | "text/*" | "*/*" => &mut plain,
-            _ => continue,
-        };
-        if known {
-            *best = best.max(quality);
-        }
-    }
-    match open > 0.0 && open >= plain {
-        true => MetricsFormat::OpenMetrics,
-        false => MetricsFormat::Prometheus,
-    }
-}
-
-/// An answer. `media` is the body's type. Without `body` it has only the head, with the length.
-pub(super) fn answer(status: &str, media: &str, text: &str, body: bool) -> Vec<u8> {
-    let allow = if status.starts_with("405") {
-        "Allow: GET, HEAD\r\n"
-    } else {
-        ""
+    let header = |name: &str| {
+        let values = parsed
+            .headers
+            .iter()
+            .filter(|header| header.name.eq_ignore_ascii_case(name));
+        let values: Vec<_> = values.map(|header| String::from_utf8_lossy(header.value)).collect();
+        values.join(",")
     };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {media}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
-        text.len()
-    );
-    let mut answer = head.into_bytes();
-    if body {
-        answer.extend_from_slice(text.as_bytes());
-    }
-    answer
-}
-
-/// An answer that refuses the request.
-pub(super) fn refusal(status: &'static str, body: bool) -> Vec<u8> {
-    let text = format!("{status}; the metrics are at /metrics\n");
-    answer(status, "text/plain; charset=utf-8", &text, body)
+    let target = parsed.path.unwrap_or_default();
+    let request = WebRequest {
+        path: target.split('?').next().unwrap_or_default().to_string(),
+        accept: header("accept"),
+        host: header("host"),
+    };
+    Wanted::Page { request, body }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use MetricsFormat::{OpenMetrics, Prometheus};
 
     #[test]
-    fn a_request_is_metrics_or_refused() {
-        let metrics = |format, body| Wanted::Metrics { format, body };
+    fn a_request_is_for_a_page_or_refused() {
+        let page = |path: &str, host: &str, body| {
+            let [path, host] = [path, host].map(str::to_string);
+            let accept = String::new();
+            Wanted::Page {
+                request: WebRequest { path, accept, host },
+                body,
+            }
+        };
         for (request, wanted) in [
-            ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", metrics(Prometheus, true)),
-            ("HEAD /metrics HTTP/1.1\r\n\r\n", metrics(Prometheus, false)),
-            ("GET /metrics?x=1 HTTP/1.0\r\n\r\n", metrics(Prometheus, true)),
-            ("GET / HTTP/1.1\r\n\r\n", Wanted::Refused("404 Not Found", true)),
-            ("GET /metricsx HTTP/1.1\r\n\r\n", Wanted::Refused("404 Not Found", true)),
+            ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", page("/metrics", "x", true)),
+            ("HEAD /metrics HTTP/1.1\r\n\r\n", page("/metrics", "", false)),
+            ("GET /metrics?x=1 HTTP/1.0\r\n\r\n", page("/metrics", "", true)),
+            (
+                "GET / HTTP/1.1\r\nHost: localhost\r\nhost: evil\r\n\r\n",
+                page("/", "localhost,evil", true),
+            ),
             (
                 "POST /metrics HTTP/1.1\r\n\r\n",
                 Wanted::Refused("405 Method Not Allowed", true),
@@ -142,40 +152,23 @@ mod tests {
     }
 
     #[test]
-    fn openmetrics_goes_to_those_who_ask_for_it() {
-        let scraper = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
-                       text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
-        for (accept, wanted) in [
-            (scraper, OpenMetrics),
-            ("application/openmetrics-text", OpenMetrics),
-            (
-                "Application/OpenMetrics-Text; version=1.0.0; q=0.5, text/plain; q=0.4",
-                OpenMetrics,
-            ),
-            ("", Prometheus),
-            ("*/*", Prometheus),
-            ("text/html", Prometheus),
-            ("text/plain, application/openmetrics-text;q=0.5", Prometheus),
-            ("application/openmetrics-text;q=0", Prometheus),
-            ("application/openmetrics-text;version=9.0.0", Prometheus),
-            ("application/openmetrics-text;q=much", Prometheus),
-        ] {
-            assert_eq!(format(accept), wanted, "{accept}");
-        }
-    }
-
-    #[test]
     fn an_answer_says_its_length() {
-        let whole = answer("200 OK", "text/plain", "größe", true);
-        let whole = String::from_utf8(whole).expect("text");
+        let answer = WebAnswer {
+            status: "200 OK",
+            media: "text/plain",
+            headers: "Cache-Control: no-store\r\n",
+            text: "größe".to_string(),
+        };
+        let whole = String::from_utf8(answer.bytes(true)).expect("text");
         let (head, body) = whole.split_once("\r\n\r\n").expect("a head");
         assert!(
-            head.contains("Content-Length: 7\r\n") && head.ends_with("Connection: close"),
+            head.contains("Content-Length: 7\r\nCache-Control: no-store\r\n") && head.ends_with("Connection: close"),
             "{head}"
         );
         assert_eq!(body, "größe");
-        assert_eq!(answer("200 OK", "text/plain", "größe", false).len(), head.len() + 4);
-        let refused = String::from_utf8(refusal("405 Method Not Allowed", true)).expect("text");
+        assert_eq!(answer.bytes(false).len(), head.len() + 4);
+        let refused = WebAnswer::refusal("405 Method Not Allowed", "x").bytes(true);
+        let refused = String::from_utf8(refused).expect("text");
         assert!(refused.contains("\r\nAllow: GET, HEAD\r\n"), "{refused}");
     }
 }

@@ -17,6 +17,7 @@
 //! | `page` | samples from a status; counters that never fall; pure |
 //! | `exposition` | samples as text, in both formats; pure |
 //! | `cache` | the last status, for a second |
+//! | `pages` | the sockets of the metrics, and the answer to a scraper |
 //! | `http` | requests and answers; pure |
 //! | `server` | the sockets, the thread and its connections |
 #![forbid(unsafe_code)]
@@ -26,10 +27,12 @@ mod exposition;
 mod family;
 mod http;
 mod page;
+mod pages;
 mod server;
 
 pub use self::cache::MetricsCache;
 pub use self::exposition::MetricsFormat;
 pub use self::page::MetricsAudience;
 
-pub(crate) use self::server::{MetricsDoors, MetricsServer};
+pub(crate) use self::pages::{handler, open};
+pub(crate) use self::server::WebServer;
