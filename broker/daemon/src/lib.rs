@@ -19,7 +19,8 @@
 //! * [`history`] writes ended jobs to disk;
 //! * [`profiles`]: `writer` writes samples into profiles on disk;
 //! * [`metrics`] answers scrapers, at the lowest priority;
-//! * [`clients`], the table of attached clients, [`server`], the transport, and [`base`].
+//! * [`web`], the HTTP server, [`clients`], the table of attached clients, [`server`], the
+//!   transport, and [`base`].
 //!
 //! Invariants: no thread waits for a client. An ended client holds nothing. When the broker ends,
 //! no client is left waiting.
@@ -52,6 +53,7 @@ mod scheduling;
 pub mod server;
 #[doc(hidden)]
 pub mod test_driver;
+pub mod web;
 
 pub use base::{log_file, options};
 
@@ -178,7 +180,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     };
     let scraped = answers.clone();
     let texts = Box::new(move |format, audience| scraped.metrics(format, audience));
-    let metrics_server = metrics::WebServer::start(
+    let metrics_server = web::WebServer::start(
         "weft-metrics",
         metrics_doors,
         metrics::handler(options.door.is_shared(), texts),

@@ -18,21 +18,16 @@
 //! | `exposition` | samples as text, in both formats; pure |
 //! | `cache` | the last status, for a second |
 //! | `pages` | the sockets of the metrics, and the answer to a scraper |
-//! | `http` | requests and answers; pure |
-//! | `server` | the sockets, the thread and its connections |
 #![forbid(unsafe_code)]
 
 mod cache;
 mod exposition;
 mod family;
-mod http;
 mod page;
 mod pages;
-mod server;
 
 pub use self::cache::MetricsCache;
 pub use self::exposition::MetricsFormat;
 pub use self::page::MetricsAudience;
 
 pub(crate) use self::pages::{handler, open};
-pub(crate) use self::server::WebServer;

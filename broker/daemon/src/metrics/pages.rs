@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where scrapers reach the metrics, and the answer to a request of theirs.
+//! The sockets of the metrics, and the answer to a scraper's request.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result};
 
 use super::exposition::{self, MetricsFormat};
-use super::http::{WebAnswer, WebRequest};
 use super::page::MetricsAudience;
-use super::server::{Visitor, WebDoors, WebHandler};
 use crate::base::options::Door;
+use crate::web::{Visitor, WebAnswer, WebDoors, WebHandler, WebRequest};
 use weft_api::metrics_address::MetricsAddress;
 use weft_api::paths::Places;
 

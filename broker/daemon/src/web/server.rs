@@ -144,8 +144,11 @@ impl WebDoors {
 /// The other side of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visitor {
-    /// A process at a unix socket, and whether it is root's or this user's.
-    Local { is_owner: bool },
+    /// A process at a unix socket.
+    Local {
+        /// Whether it is root's or this user's.
+        is_owner: bool,
+    },
     /// An address, and the address here that it connected to. `None`: it has left.
     Remote(Option<(SocketAddr, SocketAddr)>),
 }
