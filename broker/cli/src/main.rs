@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 
 mod activation;
 mod broker;
+mod browser;
 mod cluster;
 mod columns;
 mod completions;
