@@ -37,6 +37,7 @@ mod profile;
 mod queue;
 mod report;
 mod run;
+mod serve;
 mod set;
 mod start;
 mod status;
@@ -77,6 +78,7 @@ enum Command {
     History(history::HistoryArgs),
     Metrics(metrics::MetricsArgs),
     Report(report::ReportArgs),
+    Serve(serve::ServePageArgs),
     Predict(predict::PredictArgs),
     Trace(trace::TraceArgs),
     Set(set::SetArgs),
@@ -112,6 +114,7 @@ fn main() -> ExitCode {
         Command::History(args) => history::main(args),
         Command::Metrics(args) => metrics::main(args),
         Command::Report(args) => report::main(args),
+        Command::Serve(args) => serve::main(args),
         Command::Predict(args) => predict::main(args),
         Command::Trace(args) => trace::main(args),
         Command::Set(args) => set::main(args),

@@ -31,7 +31,9 @@ use weft_api::paths::Places;
 use weft_daemon::history;
 
 use self::gaps::{BrokerTrace, JobGaps};
+pub use self::page::STYLE;
 use self::selection::{JobReport, Run, Selection};
+pub use self::svg::escape;
 use super::history::{SinceMoment, since};
 use super::{browser, text};
 
@@ -152,6 +154,15 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
 fn report(runs: Vec<Run>, gaps: Vec<JobGaps>) -> JobReport {
     let now_ms = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64);
     JobReport { now_ms, runs, gaps }
+}
+
+/// The page about a job and those that ran with it; `None`: the newest job.
+pub fn about(places: &Places, job: Option<&str>) -> Result<String> {
+    let selection = job.map_or(Selection::Newest, |job| Selection::Job(job.to_string()));
+    let runs = selection
+        .pick(gather(places, &selection)?)
+        .map_err(anyhow::Error::msg)?;
+    Ok(page::render(&report(runs, Vec::new())))
 }
 
 /// Opens a page. Returns its path, and the reason if no browser opened it.
