@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft serve`: a live page of the jobs in a browser, with their reports and the history.
 //!
-//! It only reads. It answers this user's processes on this machine, and no page of another site:
+//! It only reads. It answers processes of this user and of root, and no page of another site:
 //! a browser sends the name in its address as `Host`, and that must be loopback's.
 #![forbid(unsafe_code)]
 
@@ -30,8 +30,9 @@ use super::{browser, history, report, status, text, top};
 /// Seconds between two looks, as the page's script makes them.
 const INTERVAL_S: f64 = 1.0;
 
-/// Age of the last look from which on a new one has no past: the charts' time axis counts looks.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Age of the last look from which on a new one has no past: the charts' time axis counts looks. A
+/// glance at another tab keeps it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Number of ended jobs on the page of the history.
 const ENDED_SHOWN: u64 = 200;
@@ -217,7 +218,8 @@ fn is_loopback(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
-/// Whether a visitor is this user. Others of the machine reach loopback, too.
+/// Whether a visitor is this user, or root, which passes connections on under WSL. Others of the
+/// machine reach loopback, too.
 fn is_ours(visitor: Visitor) -> bool {
     match visitor {
         // The socket's mode lets only this user and root connect.
@@ -229,7 +231,8 @@ fn is_ours(visitor: Visitor) -> bool {
                 SocketAddr::V6(_) => "/proc/self/net/tcp6",
             };
             let sockets = fs::read_to_string(table).unwrap_or_default();
-            owner(&sockets, theirs, ours) == Some(rustix::process::geteuid().as_raw())
+            let owner = owner(&sockets, theirs, ours);
+            owner.is_some_and(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw())
         }
     }
 }
