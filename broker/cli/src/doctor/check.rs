@@ -26,7 +26,7 @@ const CODES: &str = "\
 Exit codes: 0 all is well, 1 weft does not work here, 2 wrong command line, 3 trouble: a job is not
 protected, or bypasses weft.
 
-  weft check && python train.py              in a script
+  weft check || weft status                  in a script
   weft check --broker                        as a probe of the broker's service or pod";
 
 /// Print in one line whether weft works here, with an exit code for scripts and probes
@@ -37,7 +37,7 @@ pub struct CheckArgs {
     #[arg(long)]
     broker: bool,
     /// Longest wait in all (500ms, 5s)
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "2s")]
     timeout: Duration,
 }
 
