@@ -169,7 +169,12 @@ impl Error {
 
 /// Asks the broker one question.
 pub fn ask(places: &Places, question: &Question) -> Result<Answer, Error> {
-    let answer = client::ask(places.socket(), &serde_json::to_string(question)?, PATIENCE)?;
+    ask_within(places, question, PATIENCE)
+}
+
+/// As [`ask`], with another longest wait for the answer.
+pub fn ask_within(places: &Places, question: &Question, patience: Duration) -> Result<Answer, Error> {
+    let answer = client::ask(places.socket(), &serde_json::to_string(question)?, patience)?;
     match serde_json::from_str(&answer)? {
         Answer::Sorry(why) => Err(Error::Sorry(why)),
         answer => Ok(answer),

@@ -58,11 +58,11 @@ pub struct SinceMoment(pub u64);
 
 /// The answer of `weft history --json`.
 #[derive(Debug, Serialize)]
-struct HistoryPage {
+pub struct HistoryPage {
     /// Version of these keys: an existing key keeps its meaning.
-    schema: u32,
+    pub schema: u32,
     /// Ended jobs, newest first.
-    jobs: Vec<HistoryRow>,
+    pub jobs: Vec<HistoryRow>,
 }
 
 /// Shows the jobs.
@@ -75,10 +75,7 @@ pub fn main(args: HistoryArgs) -> Result<ExitCode> {
         uid: args.user,
         gang: args.gang,
     };
-    let page = HistoryPage {
-        schema: 1,
-        jobs: rows(&places, &query)?,
-    };
+    let page = page(&places, &query)?;
     if args.total {
         if let Some(total) = total(&page.jobs) {
             println!("{total}");
@@ -95,6 +92,12 @@ pub fn main(args: HistoryArgs) -> Result<ExitCode> {
         }
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The answer about these jobs.
+pub fn page(places: &Places, query: &HistoryQuery) -> Result<HistoryPage> {
+    let jobs = rows(places, query)?;
+    Ok(HistoryPage { schema: 1, jobs })
 }
 
 /// The jobs from a shared broker, whose file belongs to its owner and which shows each user only
@@ -166,7 +169,8 @@ fn total(rows: &[HistoryRow]) -> Option<String> {
     Some(parts.join(", "))
 }
 
-fn render(rows: &[HistoryRow], width: usize) -> String {
+/// Columns of ended jobs.
+pub fn columns(rows: &[HistoryRow]) -> Vec<TextColumn> {
     let several = rows
         .iter()
         .any(|row| row.uid != rows.first().map_or(0, |first| first.uid));
@@ -195,7 +199,11 @@ fn render(rows: &[HistoryRow], width: usize) -> String {
         TextColumn::figures("known", 7).with(rows, |row| figures(row).known),
         TextColumn::words("command", 8, 24).with(rows, |row| text::command(&row.command, text::LONG_COMMAND)),
     ]);
-    let mut lines = columns::lines(&columns::fit(columns, width));
+    columns
+}
+
+fn render(rows: &[HistoryRow], width: usize) -> String {
+    let mut lines = columns::lines(&columns::fit(columns(rows), width));
     for row in rows {
         let warnings = row.outcome.warnings.iter();
         lines.extend(warnings.map(|warning| format!("! process {}: {}", row.pid, warning.text)));

@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 
 mod activation;
 mod broker;
+mod browser;
 mod cluster;
 mod columns;
 mod completions;
@@ -36,6 +37,7 @@ mod profile;
 mod queue;
 mod report;
 mod run;
+mod serve;
 mod set;
 mod start;
 mod status;
@@ -76,6 +78,7 @@ enum Command {
     History(history::HistoryArgs),
     Metrics(metrics::MetricsArgs),
     Report(report::ReportArgs),
+    Serve(serve::ServePageArgs),
     Predict(predict::PredictArgs),
     Trace(trace::TraceArgs),
     Set(set::SetArgs),
@@ -85,6 +88,7 @@ enum Command {
     Wait(job::WaitArgs),
     Config(config::ConfigArgs),
     Doctor(doctor::DoctorArgs),
+    Check(doctor::check::CheckArgs),
     Broker(broker::BrokerArgs),
     Stop(stop::StopArgs),
     Cluster(cluster::ClusterPolicyArgs),
@@ -110,6 +114,7 @@ fn main() -> ExitCode {
         Command::History(args) => history::main(args),
         Command::Metrics(args) => metrics::main(args),
         Command::Report(args) => report::main(args),
+        Command::Serve(args) => serve::main(args),
         Command::Predict(args) => predict::main(args),
         Command::Trace(args) => trace::main(args),
         Command::Set(args) => set::main(args),
@@ -119,6 +124,7 @@ fn main() -> ExitCode {
         Command::Wait(args) => job::wait(&args),
         Command::Config(args) => config::main(args),
         Command::Doctor(args) => doctor::main(args),
+        Command::Check(args) => doctor::check::main(&args),
         Command::Broker(args) => broker::main(args),
         Command::Stop(args) => stop::main(args),
         Command::Cluster(args) => cluster::main(&args),

@@ -26,6 +26,9 @@ pub struct ProbeArgs {
     /// Look functions up in every way; the value is the real driver's path
     #[arg(long)]
     ways: Option<PathBuf>,
+    /// With --ways: call no function of the driver that uses the GPU
+    #[arg(long, requires = "ways")]
+    no_init: bool,
     /// Print the free memory of each device, once for each input line
     #[arg(long)]
     memory: bool,
@@ -125,7 +128,7 @@ pub struct DriverWay {
 pub struct WaysReport {
     /// All ways tried.
     pub ways: Vec<DriverWay>,
-    /// Result of `cuInit` through the first way.
+    /// Result of `cuInit` through the first way; `None` also if it was not called.
     pub init: Option<i32>,
     /// Driver functions that weft's symbol table lacks; `None`: weft is not in the process.
     pub beyond: Option<Vec<String>>,
@@ -138,7 +141,7 @@ pub fn main(args: ProbeArgs) -> Result<ExitCode> {
     }
     let line = match (args.device, args.ways) {
         (Some(path), _) => serde_json::to_string(&device(&path))?,
-        (_, Some(path)) => serde_json::to_string(&ways(&path))?,
+        (_, Some(path)) => serde_json::to_string(&ways(&path, !args.no_init))?,
         _ => bail!("nothing to probe: give --device, --ways or --memory"),
     };
     println!("{line}");
@@ -495,7 +498,7 @@ fn one_part(library: OpenLibrary, handle: *mut c_void) -> GpuPart {
 /// Function that is looked up: on a way that does not lead to weft's, launches bypass weft.
 const LOOKED_UP: &CStr = c"cuLaunchKernel";
 
-fn ways(real: &std::path::Path) -> WaysReport {
+fn ways(real: &std::path::Path, with_init: bool) -> WaysReport {
     let mut told = WaysReport::default();
     let by_handle = |library: Result<OpenLibrary, String>| library.ok()?.symbol(LOOKED_UP).and_then(file_of);
     let mut add = |way: &str, library: Option<PathBuf>| {
@@ -518,7 +521,8 @@ fn ways(real: &std::path::Path) -> WaysReport {
     );
     add("dlsym(RTLD_DEFAULT)", by_handle(Ok(OpenLibrary::everything())));
     let named = OpenLibrary::open(OsStr::new("libcuda.so.1")).ok();
-    let init = named.and_then(|library| library.function::<Init>(c"cuInit"));
+    let init = named.filter(|_| with_init);
+    let init = init.and_then(|library| library.function::<Init>(c"cuInit"));
     told.init = init.map(|init| {
         // SAFETY: cuInit takes flags, which must be 0.
         unsafe { init(0) }

@@ -10,35 +10,32 @@ use std::time::{Duration, Instant};
 use super::probe::DriverReport;
 
 /// Time after which a driver counts as hanging. The first start after boot takes a few seconds.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
+pub const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A separate process's view of this driver.
 pub fn driver(path: &Path) -> Result<DriverReport, String> {
     let program = std::fs::read_link("/proc/self/exe").map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.args(["probe", "--device"]).arg(path).env_remove("LD_PRELOAD");
-    run(&mut command)
+    run(&mut command, PROBE_TIMEOUT)
 }
 
-/// Runs a probe for at most [`PROBE_TIMEOUT`] and parses its line.
-pub fn run<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T, String> {
+/// Runs a probe for at most this time and parses its line.
+pub fn run<T: serde::de::DeserializeOwned>(command: &mut Command, within: Duration) -> Result<T, String> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| format!("the probe did not start: {error}"))?;
-    let deadline = Instant::now() + PROBE_TIMEOUT;
+    let deadline = Instant::now() + within;
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
             Ok(None) if Instant::now() > deadline => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!(
-                    "the driver did not answer within {} s",
-                    PROBE_TIMEOUT.as_secs()
-                ));
+                return Err(format!("the driver did not answer within {within:?}"));
             }
             Ok(None) => std::thread::sleep(Duration::from_millis(2)),
             Err(error) => return Err(format!("the probe was lost: {error}")),

@@ -53,7 +53,7 @@ pub fn main(args: StatusArgs) -> Result<ExitCode> {
 const ATTACHED_AFTER_S: f64 = 3.0;
 
 /// Processes that should be among the jobs but bypass weft.
-fn past_weft(status: &Status) -> Vec<String> {
+pub fn past_weft(status: &Status) -> Vec<String> {
     if status.broker.uptime_s < ATTACHED_AFTER_S {
         return Vec::new();
     }
@@ -189,7 +189,7 @@ fn internals(clients: &[ClientStatus]) -> Vec<TextColumn> {
 }
 
 /// Columns of ended jobs.
-fn ended(ended: &[EndedStatus]) -> Vec<TextColumn> {
+pub fn ended(ended: &[EndedStatus]) -> Vec<TextColumn> {
     let outcome = |ended: &EndedStatus| ended.last.outcome.clone().unwrap_or_default();
     vec![
         TextColumn::words("name", 0, 12).with(ended, |ended| called(&ended.last)),

@@ -657,7 +657,7 @@ fn exit_codes_are_those_of_the_table() {
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
         .collect();
-    assert_eq!(codes, ["0", "1", "2", "73", "75", "124", "126", "127", "128+N"]);
+    assert_eq!(codes, ["0", "1", "2", "3", "73", "75", "124", "126", "127", "128+N"]);
     let home = Home::new();
     let ends = |line: &[&str], code: i32| {
         let done = home.done(line);

@@ -5,6 +5,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
 use std::time::Duration;
 
@@ -216,4 +217,48 @@ fn what_cannot_be_reported_is_one_line() {
     let done = home.done(&["report", "-o", "-"]);
     assert!(text(&done.stdout).starts_with("<!DOCTYPE html>") && done.stderr.is_empty());
     drop(service);
+}
+
+#[test]
+fn a_page_is_opened_or_the_reason_is_told() {
+    let home = Home::new();
+    let _broker = home.broker(&[]);
+    let _service = Client::attach(&home.socket(), named(0, "python serve.py"));
+    until("it is listed", || home.status().clients.len() == 1);
+    let seen = home.path().join("seen");
+    let browser = home.path().join("browser");
+    let script = format!(
+        "#!/bin/sh\necho \"$*\" > {0}.new; mv {0}.new {0}; exit $CODE\n",
+        seen.display()
+    );
+    fs::write(&browser, script).expect("written");
+    fs::set_permissions(&browser, fs::Permissions::from_mode(0o755)).expect("set");
+    let page = home.path().join("page.html");
+    let open = |variables: &[(&str, &str)], code: i32| {
+        let mut command = home.weft();
+        for name in ["BROWSER", "DISPLAY", "WAYLAND_DISPLAY"] {
+            command.env_remove(name);
+        }
+        command.args(["report", "--open", "-o"]).arg(&page);
+        let done = command.envs(variables.iter().copied()).output().expect("ran");
+        let said = text(&done.stderr);
+        assert_eq!((done.status.code(), said.lines().count()), (Some(code), 1), "{said}");
+        assert!(said.contains(&page.display().to_string()) && page.exists(), "{said}");
+        said
+    };
+    let browser = browser.display().to_string();
+    let said = open(&[("BROWSER", &format!("{browser} --new %s:other")), ("CODE", "0")], 0);
+    assert!(!said.contains("not opened"), "{said}");
+    until("the browser has the page", || seen.exists());
+    assert_eq!(
+        fs::read_to_string(&seen).expect("read"),
+        format!("--new {}\n", page.display())
+    );
+    // As over ssh.
+    assert!(open(&[], 0).contains("(not opened: no browser: neither BROWSER nor DISPLAY is set)"));
+    assert!(open(&[("BROWSER", "/nowhere/browser")], 0).contains("(not opened: /nowhere/browser: No such file"));
+    let said = open(&[("BROWSER", &browser), ("CODE", "3")], 0);
+    assert!(said.contains("ended with exit status: 3)"), "{said}");
+    let done = home.done(&["report", "--open", "-o", "-"]);
+    assert_eq!((done.status.code(), text(&done.stderr).lines().count()), (Some(2), 1));
 }

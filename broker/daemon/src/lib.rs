@@ -19,7 +19,8 @@
 //! * [`history`] writes ended jobs to disk;
 //! * [`profiles`]: `writer` writes samples into profiles on disk;
 //! * [`metrics`] answers scrapers, at the lowest priority;
-//! * [`clients`], the table of attached clients, [`server`], the transport, and [`base`].
+//! * [`web`], the HTTP server, [`clients`], the table of attached clients, [`server`], the
+//!   transport, and [`base`].
 //!
 //! Invariants: no thread waits for a client. An ended client holds nothing. When the broker ends,
 //! no client is left waiting.
@@ -52,6 +53,7 @@ mod scheduling;
 pub mod server;
 #[doc(hidden)]
 pub mod test_driver;
+pub mod web;
 
 pub use base::{log_file, options};
 
@@ -72,7 +74,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         Some(socket) => Listener::given(socket, places.socket(), options.door)?,
         None => Listener::open(places.socket(), options.door)?,
     };
-    let metrics_doors = metrics::MetricsDoors::open(places, options.door, &options.metrics)?;
+    let metrics_doors = metrics::open(places, options.door, &options.metrics)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
@@ -177,10 +179,11 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         mps: mps.clone(),
     };
     let scraped = answers.clone();
-    let metrics_server = metrics::MetricsServer::start(
+    let texts = Box::new(move |format, audience| scraped.metrics(format, audience));
+    let metrics_server = web::WebServer::start(
+        "weft-metrics",
         metrics_doors,
-        options.door.is_shared(),
-        Box::new(move |format, audience| scraped.metrics(format, audience)),
+        metrics::handler(options.door.is_shared(), texts),
     )
     .context("cannot start a thread")?;
     let acceptor = reception::acceptor::Acceptor {

@@ -10,8 +10,8 @@ use crate::{probe_child, text};
 use weft_api::mps;
 use weft_protocol::device_share::{SWITCH, SmMechanism, SmOffer, SmVerdict};
 
-/// Adds the rows. Returns the driver, if found.
-pub fn rows(rows: &mut Vec<ReportRow>) -> Option<DriverLibrary> {
+/// Adds a row about the driver's file. Returns the driver, if found.
+pub fn found(rows: &mut Vec<ReportRow>) -> Option<DriverLibrary> {
     let weft = libraries::find_weft();
     let Some(driver) = libraries::find_driver(weft.as_deref()) else {
         let (what, advice) = match libraries::misnamed_driver() {
@@ -28,6 +28,12 @@ pub fn rows(rows: &mut Vec<ReportRow>) -> Option<DriverLibrary> {
         "driver",
         format!("{} (by {})", driver.path.display(), driver.by),
     ));
+    Some(driver)
+}
+
+/// Adds the rows. Returns the driver, if found.
+pub fn rows(rows: &mut Vec<ReportRow>) -> Option<DriverLibrary> {
+    let driver = found(rows)?;
     match probe_child::driver(&driver.path) {
         Ok(told) => {
             devices(&told, rows);

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::process::Command;
+use std::time::Duration;
 
 use super::row::ReportRow;
 use crate::environment::{self, Wishes};
@@ -12,8 +13,8 @@ use crate::probe::WaysReport;
 use crate::probe_child;
 use weft_api::paths::Places;
 
-/// Adds the rows.
-pub fn rows(places: &Places, driver: Option<&DriverLibrary>, rows: &mut Vec<ReportRow>) {
+/// Adds the rows, after at most the time `within`. Without `init` the probe does not use the GPU.
+pub fn rows(places: &Places, driver: Option<&DriverLibrary>, init: bool, within: Duration, rows: &mut Vec<ReportRow>) {
     let Some(weft) = libraries::find_weft() else {
         rows.push(ReportRow::fail(
             "libweft",
@@ -54,8 +55,9 @@ pub fn rows(places: &Places, driver: Option<&DriverLibrary>, rows: &mut Vec<Repo
             command
                 .args(["probe", "--ways"])
                 .arg(&driver.path)
+                .args((!init).then_some("--no-init"))
                 .envs(environment.set.iter().cloned());
-            probe_child::run(&mut command)
+            probe_child::run(&mut command, within)
         });
     environment.tidy();
     let ways: WaysReport = match asked {
@@ -81,7 +83,7 @@ pub fn rows(places: &Places, driver: Option<&DriverLibrary>, rows: &mut Vec<Repo
             None => ReportRow::fail(&what, "reaches nothing", "the function was not found on this way"),
         });
     }
-    rows.push(match ways.init {
+    rows.extend(init.then(|| match ways.init {
         Some(0) => ReportRow::ok("cuInit through weft", "works"),
         Some(code) => ReportRow::fail(
             "cuInit through weft",
@@ -93,7 +95,7 @@ pub fn rows(places: &Places, driver: Option<&DriverLibrary>, rows: &mut Vec<Repo
             "not found",
             "libweft.so was not preloaded: check LD_PRELOAD",
         ),
-    });
+    }));
     if let Some(beyond) = &ways.beyond {
         rows.push(if beyond.is_empty() {
             ReportRow::ok("symbol table", "knows every function of this driver")

@@ -125,7 +125,7 @@ fn mixed(status: &Status) -> Vec<ReportRow> {
 }
 
 /// Row about the broker's own MPS daemon, if `--mps` asks for one.
-fn own_mps(status: &MpsStatus) -> Option<ReportRow> {
+pub fn own_mps(status: &MpsStatus) -> Option<ReportRow> {
     const WHAT: &str = "mps, broker";
     let found = crate::mps::line(status)?;
     Some(match (status.mode, status.state) {

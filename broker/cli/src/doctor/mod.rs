@@ -12,8 +12,10 @@ use anyhow::Result;
 use serde::Serialize;
 use weft_api::paths::Places;
 
+use crate::probe_child::PROBE_TIMEOUT;
 use crate::text;
 
+pub mod check;
 mod device;
 mod interception;
 mod job;
@@ -58,7 +60,7 @@ pub fn main(args: DoctorArgs) -> Result<ExitCode> {
         Some(pid) => job::process(&places, pid, &mut rows),
         None => {
             let driver = device::rows(&mut rows);
-            interception::rows(&places, driver.as_ref(), &mut rows);
+            interception::rows(&places, driver.as_ref(), true, PROBE_TIMEOUT, &mut rows);
             machine::rows(&places, &mut rows);
             job::command(&places, &args.command, &mut rows);
         }

@@ -30,15 +30,18 @@ use weft_api::history::{HistoryQuery, RecordedJob};
 use weft_api::paths::Places;
 use weft_daemon::history;
 
-use self::gaps::BrokerTrace;
-use self::selection::{JobReport, Selection};
+use self::gaps::{BrokerTrace, JobGaps};
+pub use self::page::STYLE;
+use self::selection::{JobReport, Run, Selection};
+pub use self::svg::escape;
 use super::history::{SinceMoment, since};
-use super::text;
+use super::{browser, text};
 
 const EXAMPLES: &str = "\
 Examples:
   weft report                      # the newest job and the jobs that ran with it
   weft report train.py -o train.html
+  weft report --open               # and open it in the browser
   weft report --last 30m --perfetto run.json
   weft broker --trace broker.trace # instead of the broker that weft run starts
   weft report --trace broker.trace";
@@ -68,6 +71,9 @@ pub struct ReportArgs {
     /// A broker's trace (weft broker --trace FILE): each launch, and which jobs ran in the gaps
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Open the page in the browser: BROWSER, else xdg-open
+    #[arg(long)]
+    open: bool,
 }
 
 /// Number of the newest jobs, or the start of a span.
@@ -97,6 +103,10 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
         (_, Some(LastJobs::Since(since)), _) | (_, _, Some(since)) => Selection::Since(since.0),
         _ => Selection::Newest,
     };
+    if args.open && args.output.as_deref() == Some(Path::new("-")) {
+        eprintln!("weft: --open needs a file: -o FILE.html instead of -o - (weft report --help)");
+        return Ok(ExitCode::from(2));
+    }
     // Read first, so that a damaged trace does not leave only some of the files written.
     let trace = args.trace.as_deref().map(BrokerTrace::load).transpose()?;
     let jobs = gather(&places, &selection)?;
@@ -112,11 +122,7 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
         Some(job.of.recording.as_ref()?.sum().gpu_ns.max(0) as u64)
     };
     let gaps = trace.as_ref().map_or_else(Vec::new, |trace| gaps::of(trace, had));
-    let report = JobReport {
-        now_ms: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64),
-        runs,
-        gaps,
-    };
+    let report = report(runs, gaps);
     let mut written = Vec::new();
     if let Some(file) = &args.perfetto {
         write(file, |to| perfetto::write(to, &report, trace.as_ref()))?;
@@ -124,8 +130,8 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
     }
     let output = match (&args.output, &args.perfetto) {
         (Some(output), _) => Some(output.clone()),
-        (None, Some(_)) => None,
-        (None, None) => Some(PathBuf::from(USUAL_FILE)),
+        (None, Some(_)) if !args.open => None,
+        (None, _) => Some(PathBuf::from(USUAL_FILE)),
     };
     if let Some(file) = output {
         let page = page::render(&report);
@@ -133,13 +139,39 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
             text::put(page.as_bytes());
         } else {
             write(&file, |to| to.write_all(page.as_bytes()))?;
-            written.push(file.display().to_string());
+            written.push(match args.open {
+                true => opened(&file),
+                false => file.display().to_string(),
+            });
         }
     }
     for file in written {
         eprintln!("weft: {} in {file}", report.title());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn report(runs: Vec<Run>, gaps: Vec<JobGaps>) -> JobReport {
+    let now_ms = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64);
+    JobReport { now_ms, runs, gaps }
+}
+
+/// The page about a job and those that ran with it; `None`: the newest job.
+pub fn about(places: &Places, job: Option<&str>) -> Result<String> {
+    let selection = job.map_or(Selection::Newest, |job| Selection::Job(job.to_string()));
+    let runs = selection
+        .pick(gather(places, &selection)?)
+        .map_err(anyhow::Error::msg)?;
+    Ok(page::render(&report(runs, Vec::new())))
+}
+
+/// Opens a page. Returns its path, and the reason if no browser opened it.
+fn opened(file: &Path) -> String {
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_path_buf());
+    match browser::open(file.as_os_str()) {
+        Ok(()) => file.display().to_string(),
+        Err(why) => format!("{} (not opened: {why})", file.display()),
+    }
 }
 
 fn write(file: &Path, put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {

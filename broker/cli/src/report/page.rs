@@ -16,7 +16,8 @@ use super::gaps::JobGaps;
 use super::selection::{JobReport, ReportJob, Run};
 use super::svg::escape;
 
-const STYLE: &str = include_str!("style.css");
+/// Style of a report.
+pub const STYLE: &str = include_str!("style.css");
 
 /// Makes the page.
 pub(super) fn render(report: &JobReport) -> String {

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 /// A text as HTML and SVG take it, in elements and in quoted attributes. Control characters, and
 /// those that turn the direction of writing, become blanks.
-pub(super) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {

@@ -15,10 +15,10 @@ use super::{status, text};
 use weft_api::paths::Places;
 
 mod app;
-mod board;
-mod json;
+pub mod board;
+pub mod json;
 mod screen;
-mod table;
+pub mod table;
 mod view;
 mod watcher;
 

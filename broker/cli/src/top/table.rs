@@ -101,7 +101,7 @@ pub fn device(board: &Board, at: usize, row: &DeviceOnBoard, width: usize) -> St
     };
     let jobs = text::count(row.jobs as u64, "job", "jobs");
     let figures = format!("{jobs}  {memory}  GPU {:>5}", part(row.gpu.last()));
-    let chart = row.gpu.chart(NARROW_CHART, board.usual_s(), 1.0);
+    let chart = device_chart(board, row);
     let rest = match text::width(&figures) + 2 + NARROW_CHART + DEVICE_NAME <= width {
         true => format!("{figures}  {chart}"),
         false => figures,
@@ -110,6 +110,11 @@ pub fn device(board: &Board, at: usize, row: &DeviceOnBoard, width: usize) -> St
     let room = width.saturating_sub(text::width(&rest) + 2);
     let called = text::cut(&format!("{number}{}", row.called), room);
     text::cut(&format!("{called}  {rest}"), width)
+}
+
+/// The chart of a device.
+pub fn device_chart(board: &Board, row: &DeviceOnBoard) -> String {
+    row.gpu.chart(NARROW_CHART, board.usual_s(), 1.0)
 }
 
 /// A page of plain text, no line wider than `width`.

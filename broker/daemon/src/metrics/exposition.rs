@@ -35,6 +35,35 @@ impl MetricsFormat {
     }
 }
 
+/// The format that an `Accept` header prefers: OpenMetrics only if the header names it.
+pub(super) fn format(accept: &str) -> MetricsFormat {
+    let (mut open, mut plain) = (0.0, 0.0);
+    for range in accept.split(',') {
+        let mut parts = range.split(';').map(str::trim);
+        let media = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let (mut quality, mut known) = (1.0, true);
+        for (key, value) in parts.filter_map(|part| part.split_once('=')) {
+            match key.trim() {
+                "q" => quality = value.trim().parse().unwrap_or(0.0),
+                "version" => known = matches!(value.trim(), "1.0.0" | "0.0.1" | "0.0.4"),
+                _ => {}
+            }
+        }
+        let best: &mut f64 = match media.as_str() {
+            "application/openmetrics-text" => &mut open,
+            "text/plain" | "text/*" | "*/*" => &mut plain,
+            _ => continue,
+        };
+        if known {
+            *best = best.max(quality);
+        }
+    }
+    match open > 0.0 && open >= plain {
+        true => MetricsFormat::OpenMetrics,
+        false => MetricsFormat::Prometheus,
+    }
+}
+
 /// The page as text. Families without samples have their metadata too.
 pub(super) fn text(page: &MetricsPage, format: MetricsFormat) -> String {
     let open = format == MetricsFormat::OpenMetrics;
@@ -115,5 +144,29 @@ mod tests {
         assert!(open.ends_with("# EOF\n") && !plain.contains("EOF"));
         // Each family has its metadata once.
         assert_eq!(open.matches("# TYPE ").count(), FAMILIES.len());
+    }
+
+    #[test]
+    fn openmetrics_goes_to_those_who_ask_for_it() {
+        use MetricsFormat::{OpenMetrics, Prometheus};
+        let scraper = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
+                       text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        for (accept, wanted) in [
+            (scraper, OpenMetrics),
+            ("application/openmetrics-text", OpenMetrics),
+            (
+                "Application/OpenMetrics-Text; version=1.0.0; q=0.5, text/plain; q=0.4",
+                OpenMetrics,
+            ),
+            ("", Prometheus),
+            ("*/*", Prometheus),
+            ("text/html", Prometheus),
+            ("text/plain, application/openmetrics-text;q=0.5", Prometheus),
+            ("application/openmetrics-text;q=0", Prometheus),
+            ("application/openmetrics-text;version=9.0.0", Prometheus),
+            ("application/openmetrics-text;q=much", Prometheus),
+        ] {
+            assert_eq!(format(accept), wanted, "{accept}");
+        }
     }
 }

@@ -17,19 +17,17 @@
 //! | `page` | samples from a status; counters that never fall; pure |
 //! | `exposition` | samples as text, in both formats; pure |
 //! | `cache` | the last status, for a second |
-//! | `http` | requests and answers; pure |
-//! | `server` | the sockets, the thread and its connections |
+//! | `pages` | the sockets of the metrics, and the answer to a scraper |
 #![forbid(unsafe_code)]
 
 mod cache;
 mod exposition;
 mod family;
-mod http;
 mod page;
-mod server;
+mod pages;
 
 pub use self::cache::MetricsCache;
 pub use self::exposition::MetricsFormat;
 pub use self::page::MetricsAudience;
 
-pub(crate) use self::server::{MetricsDoors, MetricsServer};
+pub(crate) use self::pages::{handler, open};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The sockets, and the thread that answers scrapers.
+//! The sockets, and the thread that answers visitors.
 //!
 //! One thread polls all connections. Each has a bound in time and size, and their number is small.
 //! The user behind a TCP connection is unknown, so connections do not queue: a new one replaces the
-//! connection whose last progress is oldest. A scraper that does not read delays only itself. The
-//! thread ends with its [`MetricsServer`].
+//! connection whose last progress is oldest. A visitor that does not read delays only itself. The
+//! thread ends with its [`WebServer`].
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -20,28 +20,24 @@ use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, send,
-    shutdown, socket_with,
+    AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, getpeername,
+    getsockname, listen, send, shutdown, socket_with,
 };
 
-use super::exposition::MetricsFormat;
-use super::http::{self, Wanted};
-use super::page::MetricsAudience;
+use super::http::{self, Wanted, WebAnswer, WebRequest};
 use crate::base::options::Door;
 use crate::base::thread_priority::ThreadPriority;
 use crate::server::{Asker, user_of};
-use weft_api::metrics_address::MetricsAddress;
-use weft_api::paths::Places;
 use weft_protocol::transport::{fds, peer};
 
-/// Most connections at a time. A further one displaces another. The number suffices for a scraper
+/// Most connections at a time. A further one displaces another. The number suffices for a visitor
 /// to send its request while another process opens thousands.
 const MOST_CONNECTIONS: usize = 128;
 
 /// Connections that are accepted before open ones are served.
 const ACCEPTED_AT_ONCE: usize = MOST_CONNECTIONS / 4;
 
-/// The kernel's queue of connections: beyond it a scraper's first packet is lost.
+/// The kernel's queue of connections: beyond it a visitor's first packet is lost.
 const BACKLOG: i32 = 1024;
 
 /// Time within which a request must arrive.
@@ -50,7 +46,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time within which an answer must be read: a scraper's own bound is 10 s by default.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest wait until a scraper closes the connection: after an earlier close it may lose the
+/// Longest wait until a visitor closes the connection: after an earlier close it may lose the
 /// answer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -75,65 +71,39 @@ impl Drop for SocketFile {
 
 /// A listening socket.
 #[derive(Debug)]
-struct MetricsDoor {
+struct WebDoor {
     socket: OwnedFd,
     is_unix: bool,
 }
 
-/// The listening sockets of the metrics.
+/// Listening sockets.
 #[derive(Debug, Default)]
-pub struct MetricsDoors {
-    doors: Vec<MetricsDoor>,
+pub struct WebDoors {
+    doors: Vec<WebDoor>,
     files: Vec<SocketFile>,
 }
 
-impl MetricsDoors {
-    /// Opens the addresses, and the default socket unless it is off. If a TCP address cannot be
-    /// opened, for example because another process has it, a warning is logged: jobs need the
-    /// broker nevertheless. If a unix socket in `addresses` cannot be opened, that is an error.
-    pub fn open(places: &Places, door: Door, addresses: &[MetricsAddress]) -> Result<MetricsDoors> {
-        let mut doors = MetricsDoors::default();
-        for address in addresses {
-            let opened = match address {
-                MetricsAddress::Tcp(address) => {
-                    if let Err(error) = doors.open_tcp(*address) {
-                        log::warn!("no metrics at {address}: {error:#}");
-                    }
-                    continue;
-                }
-                MetricsAddress::Unix(path) => doors.open_unix(path, door),
-                MetricsAddress::Off => continue,
-            };
-            opened.with_context(|| format!("metrics at {address}"))?;
-        }
-        if !addresses.contains(&MetricsAddress::Off) {
-            let path = places.metrics();
-            if let Err(error) = doors.open_unix(&path, door) {
-                log::warn!("no metrics at {}: {error:#}", path.display());
-            }
-        }
-        Ok(doors)
+impl WebDoors {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.doors.is_empty()
     }
 
-    fn open_tcp(&mut self, address: SocketAddr) -> Result<()> {
+    /// Listens on a TCP address. Returns it, with the kernel's port for port 0.
+    pub fn open_tcp(&mut self, address: SocketAddr) -> Result<SocketAddr> {
         let listener = TcpListener::bind(address).context("cannot listen")?;
         listener.set_nonblocking(true).context("cannot listen")?;
         listen(&listener, BACKLOG).context("cannot listen")?;
         let bound = listener.local_addr().unwrap_or(address);
-        log::info!("metrics at http://{bound}/metrics");
-        if !address.ip().is_loopback() {
-            log::warn!(
-                "metrics at {bound}: every host that reaches this address can read them, without authentication"
-            );
-        }
-        self.doors.push(MetricsDoor {
+        self.doors.push(WebDoor {
             socket: listener.into(),
             is_unix: false,
         });
-        Ok(())
+        Ok(bound)
     }
 
-    fn open_unix(&mut self, path: &Path, door: Door) -> Result<()> {
+    /// Listens on a unix socket of this path, for the owner or for the door's group.
+    pub fn open_unix(&mut self, path: &Path, door: Door) -> Result<()> {
         if let Ok(facts) = fs::symlink_metadata(path) {
             if !facts.file_type().is_socket() {
                 bail!("path exists and is not a socket: remove it or choose another");
@@ -166,46 +136,56 @@ impl MetricsDoors {
             path: path.to_path_buf(),
             inode: (facts.dev(), facts.ino()),
         });
-        self.doors.push(MetricsDoor { socket, is_unix: true });
+        self.doors.push(WebDoor { socket, is_unix: true });
         Ok(())
     }
 }
 
-/// Function that makes the text in a format, with the names that its audience may see.
-type Texts = Box<dyn Fn(MetricsFormat, MetricsAudience) -> String + Send>;
+/// The other side of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Visitor {
+    /// A process at a unix socket.
+    Local {
+        /// Whether it is root's or this user's.
+        is_owner: bool,
+    },
+    /// An address, and the address here that it connected to. `None`: it has left.
+    Remote(Option<(SocketAddr, SocketAddr)>),
+}
+
+/// Function that answers a request.
+pub type WebHandler = Box<dyn FnMut(&WebRequest, Visitor) -> WebAnswer + Send>;
 
 /// Handle of the thread that answers. When it is dropped, the thread ends and the sockets' files
 /// are removed.
 #[derive(Debug)]
-pub struct MetricsServer {
+pub struct WebServer {
     /// The thread polls the other end, which hangs up with this.
     _end: Option<PipeWriter>,
     _files: Vec<SocketFile>,
 }
 
-impl MetricsServer {
-    /// Starts the thread, if there is a socket. With `shared`, other users than the broker's owner
-    /// may connect, and get no names of jobs.
-    pub fn start(doors: MetricsDoors, shared: bool, texts: Texts) -> io::Result<MetricsServer> {
-        let MetricsDoors { doors, files } = doors;
+impl WebServer {
+    /// Starts the thread `name`, if there is a socket.
+    pub fn start(name: &str, doors: WebDoors, handler: WebHandler) -> io::Result<WebServer> {
+        let WebDoors { doors, files } = doors;
         if doors.is_empty() {
-            return Ok(MetricsServer {
+            return Ok(WebServer {
                 _end: None,
                 _files: files,
             });
         }
         let (watched, end) = io::pipe()?;
-        std::thread::Builder::new().name("weft-metrics".into()).spawn(move || {
+        std::thread::Builder::new().name(name.into()).spawn(move || {
             ThreadPriority::Last.take();
-            MetricsThread {
+            WebThread {
                 doors,
-                shared,
-                texts,
-                scrapers: Vec::new(),
+                handler,
+                visits: Vec::new(),
             }
             .run(&watched);
         })?;
-        Ok(MetricsServer {
+        Ok(WebServer {
             _end: Some(end),
             _files: files,
         })
@@ -214,49 +194,48 @@ impl MetricsServer {
 
 /// Phase of a connection.
 #[derive(Debug)]
-enum ScrapePhase {
+enum VisitPhase {
     /// The request is being read.
     Reads(Vec<u8>),
     /// The answer is being sent, from this byte on.
     Writes(Vec<u8>, usize),
-    /// The answer was sent; the scraper must close.
+    /// The answer was sent; the visitor must close.
     Closes,
 }
 
 #[derive(Debug)]
-struct Scraper {
+struct WebVisit {
     socket: OwnedFd,
-    audience: MetricsAudience,
-    phase: ScrapePhase,
+    visitor: Visitor,
+    phase: VisitPhase,
     deadline: Instant,
     /// Time of its last progress: its begin, the begin of its answer, or a read of the answer.
     moved: Instant,
 }
 
-struct MetricsThread {
-    doors: Vec<MetricsDoor>,
-    shared: bool,
-    texts: Texts,
-    scrapers: Vec<Scraper>,
+struct WebThread {
+    doors: Vec<WebDoor>,
+    handler: WebHandler,
+    visits: Vec<WebVisit>,
 }
 
-impl MetricsThread {
+impl WebThread {
     fn run(mut self, end: &PipeReader) {
         loop {
             let now = Instant::now();
-            self.scrapers.retain(|scraper| scraper.deadline > now);
+            self.visits.retain(|visit| visit.deadline > now);
             let mut set = vec![PollFd::new(end, PollFlags::IN)];
-            set.extend(self.scrapers.iter().map(|scraper| match scraper.phase {
-                ScrapePhase::Writes(..) => PollFd::new(&scraper.socket, PollFlags::OUT),
-                ScrapePhase::Reads(_) | ScrapePhase::Closes => PollFd::new(&scraper.socket, PollFlags::IN),
+            set.extend(self.visits.iter().map(|visit| match visit.phase {
+                VisitPhase::Writes(..) => PollFd::new(&visit.socket, PollFlags::OUT),
+                VisitPhase::Reads(_) | VisitPhase::Closes => PollFd::new(&visit.socket, PollFlags::IN),
             }));
             set.extend(self.doors.iter().map(|door| PollFd::new(&door.socket, PollFlags::IN)));
-            let until = self.scrapers.iter().map(|scraper| scraper.deadline).min();
+            let until = self.visits.iter().map(|visit| visit.deadline).min();
             let patience = until.map(fds::left);
             match poll(&mut set, patience.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => {
-                    log::warn!("metrics end: waiting for scrapers: {errno}");
+                    log::warn!("the web server ends: waiting for visitors: {errno}");
                     return;
                 }
             }
@@ -267,9 +246,9 @@ impl MetricsThread {
             let ready: Vec<bool> = ready.collect();
             drop(set);
             let mut ready = ready.into_iter();
-            let texts = &self.texts;
-            self.scrapers
-                .retain_mut(|scraper| ready.next() != Some(true) || scraper.step(texts));
+            let handler = &mut self.handler;
+            self.visits
+                .retain_mut(|visit| ready.next() != Some(true) || visit.step(handler));
             let opened: Vec<bool> = ready.collect();
             for (at, comes) in opened.into_iter().enumerate() {
                 // False: no further connection waits.
@@ -287,36 +266,34 @@ impl MetricsThread {
         match accept_with(&door.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => {
                 let is_owner = || {
-                    let peer = peer::peer(&socket).ok().filter(|_| door.is_unix);
-                    peer.is_some_and(|peer| {
+                    peer::peer(&socket).is_ok_and(|peer| {
                         let (uid, pid) = (user_of(&socket, &peer), peer.pid);
                         Asker { uid, pid }.is_owner()
                     })
                 };
                 let moved = Instant::now();
-                let audience = match door.is_unix {
-                    _ if !self.shared || is_owner() => MetricsAudience::Owner,
-                    true => MetricsAudience::Guest,
-                    false => MetricsAudience::Network,
+                let visitor = match door.is_unix {
+                    true => Visitor::Local { is_owner: is_owner() },
+                    false => Visitor::Remote(ends(&socket)),
                 };
-                let scraper = Scraper {
-                    audience,
+                let visit = WebVisit {
+                    visitor,
                     socket,
-                    phase: ScrapePhase::Reads(Vec::new()),
+                    phase: VisitPhase::Reads(Vec::new()),
                     deadline: moved + REQUEST_TIMEOUT,
                     moved,
                 };
-                let stalest = (0..self.scrapers.len()).min_by_key(|at| self.scrapers.get(*at).map(|one| one.moved));
-                if let Some(at) = stalest.filter(|_| self.scrapers.len() >= MOST_CONNECTIONS) {
-                    self.scrapers.swap_remove(at);
+                let stalest = (0..self.visits.len()).min_by_key(|at| self.visits.get(*at).map(|one| one.moved));
+                if let Some(at) = stalest.filter(|_| self.visits.len() >= MOST_CONNECTIONS) {
+                    self.visits.swap_remove(at);
                 }
-                self.scrapers.push(scraper);
+                self.visits.push(visit);
                 true
             }
             Err(Errno::AGAIN) => false,
             Err(Errno::INTR | Errno::CONNABORTED) => true,
             Err(errno) => {
-                log::warn!("accepting a scraper: {errno}");
+                log::warn!("accepting a visitor: {errno}");
                 std::thread::sleep(SHORTAGE);
                 false
             }
@@ -324,23 +301,23 @@ impl MetricsThread {
     }
 }
 
-impl Scraper {
+impl WebVisit {
     /// Continues until the socket would block. False: the connection is over.
-    fn step(&mut self, texts: &Texts) -> bool {
-        if let ScrapePhase::Reads(request) = &mut self.phase {
-            let Some(answer) = hear(&self.socket, request, self.audience, texts) else {
+    fn step(&mut self, handler: &mut WebHandler) -> bool {
+        if let VisitPhase::Reads(request) = &mut self.phase {
+            let Some(answer) = hear(&self.socket, request, self.visitor, handler) else {
                 return false;
             };
             match answer {
                 Heard::More => return true,
                 Heard::Answer(answer) => {
-                    self.phase = ScrapePhase::Writes(answer, 0);
+                    self.phase = VisitPhase::Writes(answer, 0);
                     self.moved = Instant::now();
                     self.deadline = self.moved + ANSWER_TIMEOUT;
                 }
             }
         }
-        if let ScrapePhase::Writes(answer, sent) = &mut self.phase {
+        if let VisitPhase::Writes(answer, sent) = &mut self.phase {
             while let Some(rest) = answer.get(*sent..).filter(|rest| !rest.is_empty()) {
                 match send(&self.socket, rest, SendFlags::NOSIGNAL) {
                     Ok(more) => {
@@ -355,12 +332,12 @@ impl Scraper {
             if shutdown(&self.socket, Shutdown::Write).is_err() {
                 return false;
             }
-            self.phase = ScrapePhase::Closes;
+            self.phase = VisitPhase::Closes;
             self.moved = Instant::now();
             self.deadline = self.moved + CLOSE_TIMEOUT;
         }
-        // Discards further data until the scraper closes. It reads one piece per round, because
-        // other scrapers wait.
+        // Discards further data until the visitor closes. It reads one piece per round, because
+        // other visitors wait.
         let mut rest = [0; 4096];
         match rustix::io::read(&self.socket, &mut rest) {
             Ok(bytes) => bytes > 0,
@@ -369,13 +346,19 @@ impl Scraper {
     }
 }
 
+/// The other side's address and ours.
+fn ends(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
+    let peer = SocketAddr::try_from(getpeername(socket).ok()??).ok()?;
+    Some((peer, SocketAddr::try_from(getsockname(socket).ok()?).ok()?))
+}
+
 enum Heard {
     More,
     Answer(Vec<u8>),
 }
 
-/// Reads the request's bytes that have arrived; `None`: the scraper closed the connection.
-fn hear(socket: &OwnedFd, request: &mut Vec<u8>, audience: MetricsAudience, texts: &Texts) -> Option<Heard> {
+/// Reads the request's bytes that have arrived; `None`: the visitor closed the connection.
+fn hear(socket: &OwnedFd, request: &mut Vec<u8>, visitor: Visitor, handler: &mut WebHandler) -> Option<Heard> {
     let mut part = [0; 1024];
     loop {
         match rustix::io::read(socket, &mut part) {
@@ -387,11 +370,8 @@ fn hear(socket: &OwnedFd, request: &mut Vec<u8>, audience: MetricsAudience, text
         }
         let answer = match http::read(request) {
             Wanted::More => continue,
-            Wanted::Refused(why, body) => http::refusal(why, body),
-            Wanted::Metrics { format, body } => {
-                let text = texts(format, audience);
-                http::answer("200 OK", format.media_type(), &text, body)
-            }
+            Wanted::Refused(why, body) => WebAnswer::refusal(why, "GET and HEAD of a page are answered").bytes(body),
+            Wanted::Page { request, body } => handler(&request, visitor).bytes(body),
         };
         return Some(Heard::Answer(answer));
     }
@@ -410,33 +390,33 @@ mod tests {
     struct Served {
         address: SocketAddr,
         folder: tempfile::TempDir,
-        server: Option<MetricsServer>,
+        server: Option<WebServer>,
         answered: Arc<AtomicUsize>,
     }
 
     impl Served {
-        fn new(shared: bool) -> Served {
+        fn new() -> Served {
             let folder = tempfile::tempdir().expect("a folder");
-            let places = Places::at(folder.path().join("b.sock"));
+            let mut doors = WebDoors::default();
+            let path = folder.path().join("b.sock.metrics");
+            doors.open_unix(&path, Door::Private).expect("opened");
             let any = "127.0.0.1:0".parse().expect("an address");
-            let mut doors = MetricsDoors::open(&places, Door::Private, &[]).expect("opened");
-            let listener = TcpListener::bind::<SocketAddr>(any).expect("bound");
-            let address = listener.local_addr().expect("bound");
-            listener.set_nonblocking(true).expect("set");
-            doors.doors.push(MetricsDoor {
-                socket: listener.into(),
-                is_unix: false,
-            });
+            let address = doors.open_tcp(any).expect("opened");
             let answered = Arc::new(AtomicUsize::new(0));
             let count = Arc::clone(&answered);
-            let texts: Texts = Box::new(move |format, audience| {
+            let handler: WebHandler = Box::new(move |request, visitor| {
                 count.fetch_add(1, Ordering::Relaxed);
-                format!("{format:?} {audience:?}\n{}", "x".repeat(2 << 20))
+                WebAnswer {
+                    status: "200 OK",
+                    media: "text/plain",
+                    headers: "",
+                    text: format!("{} {visitor:?}\n{}", request.path, "x".repeat(2 << 20)),
+                }
             });
             Served {
                 address,
                 folder,
-                server: Some(MetricsServer::start(doors, shared, texts).expect("started")),
+                server: Some(WebServer::start("weft-test", doors, handler).expect("started")),
                 answered,
             }
         }
@@ -463,19 +443,19 @@ mod tests {
 
     #[test]
     fn both_sockets_answer_and_are_gone_at_the_end() {
-        let mut served = Served::new(false);
+        let mut served = Served::new();
         let tcp = asked(served.tcp(), REQUEST);
         assert!(
-            tcp.starts_with("HTTP/1.1 200 OK\r\n") && tcp.contains("Prometheus Owner\n"),
+            tcp.starts_with("HTTP/1.1 200 OK\r\n") && tcp.contains(&format!(", {}))", served.address)),
             "{:.200}",
             tcp
         );
         assert!(tcp.len() > 2 << 20, "the whole answer came");
         let unix = asked(UnixStream::connect(served.path()).expect("connected"), REQUEST);
-        assert!(unix.contains("Prometheus Owner\n"), "{:.200}", unix);
+        assert!(unix.contains("/metrics Local { is_owner: true }\n"), "{:.200}", unix);
         let mode = fs::metadata(served.path()).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert!(asked(served.tcp(), "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+        assert!(asked(served.tcp(), "POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
         let large = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "y".repeat(20_000));
         assert!(asked(served.tcp(), &large).starts_with("HTTP/1.1 431 "));
         assert_eq!(served.answered.load(Ordering::Relaxed), 2);
@@ -490,7 +470,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_scrapers_that_say_nothing_or_do_not_read_or_say_too_much() {
-        let served = Served::new(false);
+        let served = Served::new();
         let is_closed = |mut stream: &TcpStream| {
             stream.set_nonblocking(true).expect("set");
             !matches!(stream.read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
@@ -504,7 +484,7 @@ mod tests {
             .collect();
         let silent: Vec<_> = (0..3 * MOST_CONNECTIONS).map(|_| served.tcp()).collect();
         let mut wordy = served.tcp();
-        wordy.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
+        wordy.write_all(b"POST / HTTP/1.1\r\n\r\n").expect("sent");
         let words = std::thread::spawn(move || while wordy.write_all(&[b'x'; 65_536]).is_ok() {});
         // A request after all of these is answered before the time of any is over.
         for _ in 0..3 {
@@ -517,43 +497,21 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_broker_tells_names_to_its_owner_alone() {
-        let served = Served::new(true);
-        assert!(asked(served.tcp(), REQUEST).contains("Prometheus Network\n"));
-        let unix = UnixStream::connect(served.path()).expect("connected");
-        assert!(asked(unix, REQUEST).contains("Prometheus Owner\n"));
-    }
-
-    #[test]
-    fn a_file_that_is_no_socket_and_a_port_that_is_taken_are_left_alone() {
+    fn a_socket_that_a_killed_process_left_is_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
-        let places = Places::at(folder.path().join("b.sock"));
-        let file = folder.path().join("notes");
-        fs::write(&file, "mine").expect("written");
-        let taken = TcpListener::bind("127.0.0.1:0").expect("bound");
-        let port = taken.local_addr().expect("bound");
-        let address = MetricsAddress::Unix(file.clone());
-        let refused = MetricsDoors::open(&places, Door::Private, &[address.clone(), MetricsAddress::Off]);
-        let error = format!("{:#}", refused.expect_err("no socket"));
-        assert!(error.starts_with(&format!("metrics at {address}: ")), "{error}");
-        let without = MetricsDoors::open(
-            &places,
-            Door::Private,
-            &[MetricsAddress::Tcp(port), MetricsAddress::Off],
-        );
-        assert!(without.expect("a broker without it").doors.is_empty());
-        assert_eq!(fs::read_to_string(&file).expect("there"), "mine");
-        let off = MetricsDoors::open(&places, Door::Private, &[MetricsAddress::Off]).expect("opened");
-        assert!(off.doors.is_empty() && !places.metrics().exists());
-        // A killed broker leaves its socket; the next broker replaces it.
-        let first = MetricsDoors::open(&places, Door::Private, &[]).expect("opened");
-        let MetricsDoors { doors, files } = first;
+        let path = folder.path().join("b.sock.metrics");
+        let opened = || {
+            let mut doors = WebDoors::default();
+            doors.open_unix(&path, Door::Private).expect("opened");
+            doors
+        };
+        let WebDoors { doors, files } = opened();
         files.into_iter().for_each(std::mem::forget);
         drop(doors);
-        assert!(places.metrics().exists());
-        let next = MetricsDoors::open(&places, Door::Private, &[]).expect("opened");
-        assert_eq!(next.doors.len(), 1);
+        assert!(path.exists());
+        let next = opened();
+        assert!(!next.is_empty());
         drop(next);
-        assert!(!places.metrics().exists());
+        assert!(!path.exists());
     }
 }
