@@ -550,7 +550,9 @@ impl OutcomeBook {
                 _ => (ns as f64 * (of as f64 / timed as f64)) as Ns,
             })
         };
-        let (foreground_s, background_s) = (seconds(sums.foreground), seconds(sums.background));
+        // It keeps its role until its process has ended, seconds after its exit handlers.
+        let foreground_s = seconds(sums.foreground).min(status.attached_s);
+        let background_s = seconds(sums.background).min(status.attached_s - foreground_s);
         let part = |late: f64, of: f64| if of > 0.0 { late / of } else { 0.0 };
         Outcome {
             ran_s: status.attached_s,
@@ -568,7 +570,8 @@ impl OutcomeBook {
             launches,
             launches_known: (told > 0).then(|| sums.sum.known as f64 / told as f64),
             lost: (sums.sum.judged > 0.0 && sums.foreground > 0).then(|| LatenessSum {
-                ns: sums.sum.late as i64,
+                // The stretch before a wait may have begun in another role.
+                ns: sums.sum.late.min(sums.foreground as f64) as i64,
                 part: part(sums.sum.late, sums.sum.judged),
                 waits: sums.sum.waits,
             }),

@@ -736,7 +736,7 @@ fn now_ms() -> u64 {
 }
 
 fn row(entry: &Entry, ending: Ending, outcome: &Outcome) -> HistoryRow {
-    let ended_ms = now_ms();
+    let ended_ms = now_ms().saturating_sub(entry.stopped_ago().as_millis() as u64);
     let status = entry.status();
     let gang = entry.gang();
     // A shared broker puts the user before it.
