@@ -157,7 +157,7 @@ fn mps_servers() -> Vec<ReportRow> {
                 all += servers.len();
                 let mut shown: Vec<String> = servers.iter().map(ToString::to_string).collect();
                 if shown.is_empty() {
-                    shown.push("no server yet".to_string());
+                    shown.push("no server, because no job has used it yet".to_string());
                 }
                 let found = format!(
                     "{called}, version {version}, at {}: {}",
