@@ -89,6 +89,16 @@ def test_a_process_whose_first_thread_ended_holds_its_memory(rust):
     rust("weft-daemon", "base::process::tests::one_whose_first_thread_ended_runs_until_the_last_one_has")
 
 
+@pytest.mark.parametrize("order", ["set --priority 7 --pid", "pause", "cancel"])
+def test_an_order_right_after_a_new_broker_began_reaches_the_job(scene, order):
+    scene.broker.start()
+    job = scene.companion("job")
+    scene.broker.kill()
+    scene.broker.start()
+    done = weft(scene, *order.split(), job.pid)
+    assert done.returncode == 0, done
+
+
 def test_a_time_of_nothing_is_no_idle_time(scene):
     scene.broker.start()
     done = weft(scene, "run", "--backing", "movable", "--evict-idle", "0", "--", "true")

@@ -37,7 +37,7 @@ const MOVE_TIMEOUT: &str = "60s";
 const ASKED_AGAIN: Duration = Duration::from_millis(500);
 
 /// Interval at which a broker is asked that began a moment ago.
-const ASKED_SOON: Duration = Duration::from_millis(50);
+pub const ASKED_SOON: Duration = Duration::from_millis(50);
 
 /// Tolerance for start times, seconds: a clock tick, and the time that a question takes.
 const BEGIN_SLACK_S: f64 = 0.2;
@@ -376,6 +376,11 @@ fn wait_for(processes: &[SignalledProcess], deadline: Option<Instant>) -> Vec<&S
         left.retain(|_| !ended.next().unwrap_or(false));
     }
     left
+}
+
+/// Whether jobs of an earlier broker may still attach to this one, which began a moment ago.
+pub fn may_attach(places: &Places) -> bool {
+    ask(places).is_ok_and(|status| status.broker.uptime_s < ATTACHED_AFTER_S)
 }
 
 /// The status, once these jobs have attached to a broker that began a moment ago.

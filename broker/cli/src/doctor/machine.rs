@@ -129,7 +129,11 @@ fn own_mps(status: &MpsStatus) -> Option<ReportRow> {
     const WHAT: &str = "mps, broker";
     let found = crate::mps::line(status)?;
     Some(match (status.mode, status.state) {
-        (MpsMode::On, MpsState::Off) => ReportRow::warn(WHAT, found, "remove the obstacle, then weft broker --replace"),
+        (MpsMode::On, MpsState::Off) => ReportRow::warn(
+            WHAT,
+            found,
+            "remove the obstacle: the broker tries again when a job begins",
+        ),
         _ => ReportRow::ok(WHAT, found),
     })
 }

@@ -107,7 +107,7 @@ impl MpsService {
         if let (MpsState::On, Some(pipes), Some(process)) = (status.state, &status.pipes, status.process)
             && !mps::program().is_some_and(|program| answers(&program, pipes))
         {
-            self.lose(format!("its daemon (process {process}) does not answer"));
+            self.lose(format!("its daemon (process {process}) does not answer, or ends"));
             return self.status();
         }
         if self.0.options.mps == MpsMode::Off || status.state != MpsState::Off {

@@ -550,9 +550,7 @@ impl OutcomeBook {
                 _ => (ns as f64 * (of as f64 / timed as f64)) as Ns,
             })
         };
-        // It keeps its role until its process has ended, seconds after its exit handlers.
-        let foreground_s = seconds(sums.foreground).min(status.attached_s);
-        let background_s = seconds(sums.background).min(status.attached_s - foreground_s);
+        let (foreground_s, background_s) = (seconds(sums.foreground), seconds(sums.background));
         let part = |late: f64, of: f64| if of > 0.0 { late / of } else { 0.0 };
         Outcome {
             ran_s: status.attached_s,
