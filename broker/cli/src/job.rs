@@ -149,7 +149,9 @@ fn resume_unattached(word: &str) -> bool {
         return false;
     };
     let loaded = LibraryFiles::known().loaded_by(pid.as_raw_nonzero().get().unsigned_abs());
-    loaded.weft.is_some() && loaded.lane && pidfd_send_signal(&fd, Signal::CONT).is_ok()
+    // Without a broker it has given its lane back.
+    let is_job = loaded.weft.is_some() && (loaded.lane || loaded.driver);
+    is_job && pidfd_send_signal(&fd, Signal::CONT).is_ok()
 }
 
 /// Ends jobs.
