@@ -11,7 +11,7 @@ use crate::format::FileError;
 pub enum Error {
     /// The name cannot be a file's.
     #[error(
-        "{0:?} cannot be the name of a profile: use 1 to 64 letters, digits, '-', '_' and '.', the first one a letter or digit"
+        "{0:?} cannot be the name of a profile: use 1 to 64 letters, digits, '-', '_' and '.', the first one a letter or digit, and no .profile at the end"
     )]
     Name(String),
     /// No directory is known.

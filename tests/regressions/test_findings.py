@@ -26,8 +26,11 @@ EXPECTED = [
     "users2-C1",
     *(f"users2-H{n}" for n in range(1, 9)),
     *(f"users2-M{n}" for n in range(1, 13)),
+    *(f"users3-L{n}" for n in range(1, 9)),
+    "users4-M2",
+    *(f"users4-L{n}" for n in range(1, 6)),
 ]
-NAME = r"(?:attack|bugs|clients|correctness|hardware|users2?)-\w+"
+NAME = r"(?:attack|bugs|clients|correctness|hardware|users[234]?)-\w+"
 ROW = re.compile(rf"^\| ({NAME}) \|(.*)\|([^|]*)\|$", re.MULTILINE)
 
 

@@ -695,3 +695,16 @@ def test_the_jobs_of_the_benchmark_move_and_lose_nothing(tmp_path):
         # One alone would not be enough.
         assert room["moved"] == [stage.mib(evicting.DEVICE_GIB // 2) * MIB] * 2, room
         assert room["lines"] == [1, 1] and room["then"] == room["alone"], room
+
+
+@pytest.mark.finding("users4-L5")
+@pytest.mark.parametrize("how", ["pid", "name"])
+def test_a_job_returns_right_after_its_next_broker_began(scene, movable, how):
+    job = movable("moves")
+    done(scene, "pause", "--evict", job.pid)
+    scene.broker.kill()
+    scene.broker.start()
+    # It attaches within a second.
+    done(scene, "resume", job.pid if how == "pid" else "movable")
+    assert state(scene, job) == "device"
+    right(scene, job)

@@ -135,12 +135,14 @@ def test_the_broker_starts_a_daemon_for_its_jobs_and_ends_it(machine):
     machine.ends_clean()
 
 
+@pytest.mark.finding("users4-L4")
 def test_without_the_option_nothing_starts(machine):
     machine.scene.broker.start()
     assert machine.mps()["state"] == "off" and not daemons()
     assert machine.run() == ("", "")
-    out, lines = machine.run("--mps", "on", command=("echo", "ran"))
-    assert out == "ran" and "without MPS" in lines and "--mps off" in lines and len(lines.splitlines()) == 1, lines
+    for mode in ("on", "auto"):
+        out, lines = machine.run("--mps", mode, command=("echo", "ran"))
+        assert out == "ran" and "without MPS" in lines and "--mps off" in lines and len(lines.splitlines()) == 1, lines
 
 
 def test_weft_run_has_its_broker_start_it(machine):
@@ -239,6 +241,66 @@ def test_a_daemon_that_dies_is_noticed(machine):
     assert f"process {process}" in machine.mps()["why"], machine.mps()
     out, lines = machine.run(command=("echo", "ran"))
     assert out == "ran" and "has ended" in lines, lines
+
+
+@pytest.mark.finding("users4-M2")
+def test_a_control_program_that_hangs_ends_with_its_broker(machine):
+    machine.more = {"FAKE_MPS": "hangs"}
+    machine.scene.broker.arguments = ["--mps", "on"]
+    machine.scene.broker.start()
+    assert jobs.wait_until(daemons, BOUND)
+    # The broker alone, without its process group.
+    os.kill(machine.scene.broker.job.pid, signal.SIGKILL)
+    assert jobs.wait_until(lambda: not daemons(), BOUND), daemons()
+
+
+def descendants(word):
+    """Processes with this word in their command line."""
+    found = subprocess.run(["pgrep", "-f", word], capture_output=True, text=True, check=False).stdout
+    return found.split()
+
+
+@pytest.mark.finding("users4-L1")
+def test_a_script_that_hangs_leaves_no_program(machine):
+    """A script in the control program's place; its child has a mark that no other process has."""
+    mark = f"7{os.getpid()}"
+    (machine.bin / CONTROL).unlink()
+    (machine.bin / CONTROL).write_text(f"#!/bin/sh\nsleep {mark}\nexit 0\n")
+    (machine.bin / CONTROL).chmod(0o755)
+    mps = machine.start("on")
+    assert "did not answer within 5 s" in mps["why"], mps
+    assert jobs.wait_until(lambda: not descendants(f"^sleep {mark}"), BOUND)
+
+
+@pytest.mark.finding("users4-L3")
+def test_a_daemon_that_hangs_takes_no_jobs(machine):
+    process = machine.start("on")["process"]
+    os.kill(process, signal.SIGSTOP)
+    try:
+        out, lines = machine.run(command=("echo", "ran"))
+        assert out == "ran" and f"process {process}) does not answer" in lines, lines
+    finally:
+        os.kill(process, signal.SIGCONT)
+    # A later job has it again.
+    assert jobs.wait_until(lambda: machine.run()[0] == str(machine.pipes), BOUND, step=1.0), machine.mps()
+    machine.ends_clean()
+
+
+@pytest.mark.finding("users4-L2")
+def test_the_folder_of_a_daemon_that_did_not_start_goes_with_the_broker(machine):
+    machine.start("on", FAKE_MPS="fails")
+    assert machine.pipes.exists()
+    machine.scene.broker.stop()
+    assert not machine.pipes.exists()
+
+
+def test_a_profile_may_be_taken_without_mps(machine):
+    machine.start("on")
+    show = ("sh", "-c", "echo ${CUDA_MPS_PIPE_DIRECTORY-none}")
+    for mode, expected in (("off", "none"), ("on", str(machine.pipes))):
+        done = weft_in(machine.environment(), "profile", "--name", "x", "--mps", mode, "--", *show)
+        assert done.stdout.splitlines()[0] == expected, done
+    machine.ends_clean()
 
 
 OBSTACLES = {

@@ -19,6 +19,9 @@ use weft_protocol::transport::{self, client};
 /// Longest wait for an answer. Only a profile written to a slow disk takes long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Longest wait for a broker's rows. A broker takes 1 s of it at most, more on a busy machine.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
+
 /// A question to the broker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -178,6 +181,19 @@ pub fn ask_within(places: &Places, question: &Question, patience: Duration) -> R
     match serde_json::from_str(&answer)? {
         Answer::Sorry(why) => Err(Error::Sorry(why)),
         answer => Ok(answer),
+    }
+}
+
+/// Waits until the broker, if there is one, has written the rows of jobs that have ended, at most
+/// [`SETTLE_PATIENCE`].
+pub fn settle_history(places: &Places) {
+    let none = HistoryQuery {
+        last: Some(0),
+        ..HistoryQuery::default()
+    };
+    // It answers after that. If it does not, the rows so far are shown.
+    if let Ok(question) = serde_json::to_string(&Question::History(none)) {
+        let _ = client::ask(places.socket(), &question, SETTLE_PATIENCE);
     }
 }
 

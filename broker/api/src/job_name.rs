@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::plain_text::clean;
+use weft_protocol::command_line;
 use weft_protocol::control::LONGEST_JOB_NAME;
 
 /// A name that a user chose, for `weft run --name`.
@@ -27,7 +28,7 @@ pub fn of(said: Option<&str>, command: &str) -> String {
 
 /// A Python job's script (its file name) or module, else the program's file name.
 fn of_command(command: &str) -> &str {
-    let words: Vec<&str> = command.split_whitespace().collect();
+    let words = command_line::words(command);
     let program = words.first().copied().unwrap_or_default();
     let (_, rest) = script_of(&words);
     let script = rest.first().copied().filter(|script| !script.starts_with('-'));
@@ -80,6 +81,7 @@ mod tests {
             ("python -", "python"),
             ("/opt/sim/bin/solve --steps 3", "solve"),
             ("a test's client", "a"),
+            ("python3 '/x/my train.py' .2", "my train.py"),
             ("", ""),
         ] {
             assert_eq!(of(None, command), name, "{command}");

@@ -2,7 +2,7 @@
 //! Questions to the broker and its answers, as data; names, paths and texts for people.
 //!
 //! The `weft` command and the daemon link this crate. Only [`admin`] talks to a broker.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod admin;
 pub mod formatting;

@@ -7,7 +7,7 @@
 //!
 //! The answers of the control program are those of NVIDIA's pages "Legacy MPS v2 Interface" and
 //! "MPS v3 Interface" (releases 615 and 620). Unknown columns and rows are passed over.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,12 +16,14 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, Signal, getppid, kill_process_group, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use weft_protocol::device_share::{DEFAULT_PIPES, PIPES};
 
@@ -189,11 +191,16 @@ pub fn program() -> Option<PathBuf> {
 
 /// Runs the control program in a folder of pipes for at most `limit`. Returns its output, or one
 /// line about its failure.
+///
+/// A program that hangs ends with this process or after `limit`, with the programs of a script that
+/// stands in for it. A daemon that it has started is in a session of its own, and stays.
 pub fn control(command: &mut Command, pipes: &Path, input: &str, limit: Duration) -> Result<String, String> {
     let system = |error: std::io::Error| error.to_string();
     // A daemon keeps the descriptors of its starter: a pipe would have no end.
     let mut output = File::from(memfd_create("weft-mps", MemfdFlags::CLOEXEC).map_err(|error| error.to_string())?);
+    end_with_parent(command);
     let mut child = command
+        .process_group(0)
         .env(PIPES, pipes)
         // The servers are no jobs.
         .env_remove("LD_PRELOAD")
@@ -212,7 +219,7 @@ pub fn control(command: &mut Command, pipes: &Path, input: &str, limit: Duration
         match child.try_wait().map_err(system)? {
             Some(status) => break status,
             None if Instant::now() > deadline => {
-                let _ = child.kill();
+                let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
                 let _ = child.wait();
                 return Err(format!("it did not answer within {} s", limit.as_secs()));
             }
@@ -229,6 +236,23 @@ pub fn control(command: &mut Command, pipes: &Path, input: &str, limit: Duration
         true => Ok(text),
         false => Err(text.lines().next().map_or_else(|| status.to_string(), str::to_string)),
     }
+}
+
+/// Has the kernel end the command's process when the calling thread does. Children of that process
+/// do not inherit this.
+#[allow(unsafe_code)]
+fn end_with_parent(command: &mut Command) {
+    let own = rustix::process::getpid();
+    let ends = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The parent ended before that call.
+        match getppid() == Some(own) {
+            true => Ok(()),
+            false => Err(std::io::ErrorKind::BrokenPipe.into()),
+        }
+    };
+    // SAFETY: the closure makes two async-signal-safe system calls and allocates nothing.
+    unsafe { command.pre_exec(ends) };
 }
 
 /// A server of MPS.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::job::{TIMED_OUT, select};
+use super::job::{TIMED_OUT, attached, select};
 use super::status::ask;
 use weft_api::admin::{self, Question};
 use weft_api::paths::Places;
@@ -116,7 +116,7 @@ fn reported(places: &Places, jobs: &[String]) -> Result<Box<Status>> {
     /// Time after which a client has reported it, s.
     const REPORTED_AFTER_S: f64 = 2.0;
     loop {
-        let status = ask(places)?;
+        let status = attached(places, jobs)?;
         let named = jobs
             .iter()
             .filter_map(|word| select(word, &status.clients).ok())

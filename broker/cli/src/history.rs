@@ -40,7 +40,7 @@ pub struct HistoryArgs {
     /// Show only the processes of this gang, as --json names it; a Slurm job is slurm-NUMBER
     #[arg(long, value_name = "NAME")]
     gang: Option<String>,
-    /// Show only the jobs of this user (a name or number)
+    /// Show only the jobs of this user of the system (a name or number; no label of WEFT_USER)
     #[arg(long, value_name = "USER", value_parser = users::user)]
     user: Option<u32>,
     /// Print only one line with the sum of these jobs; without jobs, nothing. Without --last it is
@@ -111,6 +111,7 @@ fn rows(places: &Places, query: &HistoryQuery) -> Result<Vec<HistoryRow>> {
             Err(error) => return Err(error.into()),
         }
     }
+    admin::settle_history(places);
     let file = history::file(places)?;
     let (rows, damaged) = history::read(&file, query)?;
     if let Some(damaged) = damaged {

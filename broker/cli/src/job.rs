@@ -19,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::outside::LibraryFiles;
-use super::status::ask;
+use super::status::{ATTACHED_AFTER_S, ask};
 use super::{eviction, text, users};
 use weft_api::admin::{self, Question};
 use weft_api::paths::Places;
@@ -35,6 +35,9 @@ const MOVE_TIMEOUT: &str = "60s";
 
 /// Interval at which the broker is asked about a job whose processes are not visible here.
 const ASKED_AGAIN: Duration = Duration::from_millis(500);
+
+/// Interval at which a broker is asked that began a moment ago.
+pub const ASKED_SOON: Duration = Duration::from_millis(50);
 
 /// Tolerance for start times, seconds: a clock tick, and the time that a question takes.
 const BEGIN_SLACK_S: f64 = 0.2;
@@ -121,7 +124,8 @@ pub fn pause(args: &PauseArgs) -> Result<ExitCode> {
 
 /// Continues jobs, also processes whose broker was killed while they were paused.
 pub fn resume(args: &ResumeArgs) -> Result<ExitCode> {
-    let attached = ask(&Places::of_environment()).map_or_else(|_| Vec::new(), |status| status.clients);
+    let places = Places::of_environment();
+    let attached = attached(&places, &args.jobs).map_or_else(|_| Vec::new(), |status| status.clients);
     let is_done = |word: &&String| select(word, &attached).is_err() && resume_unattached(word);
     let rest: Vec<String> = args.jobs.iter().filter(|word| !is_done(word)).cloned().collect();
     if rest.is_empty() {
@@ -130,7 +134,7 @@ pub fn resume(args: &ResumeArgs) -> Result<ExitCode> {
     // A stopped process would not bring its memory back.
     let (processes, code) = signal(&rest, &[Signal::CONT])?;
     let known: Vec<String> = processes.iter().map(|process| process.client.to_string()).collect();
-    let moved = eviction::order(&Places::of_environment(), &known, false, args.timeout)?;
+    let moved = eviction::order(&places, &known, false, args.timeout)?;
     Ok(if code == ExitCode::SUCCESS { moved } else { code })
 }
 
@@ -145,7 +149,9 @@ fn resume_unattached(word: &str) -> bool {
         return false;
     };
     let loaded = LibraryFiles::known().loaded_by(pid.as_raw_nonzero().get().unsigned_abs());
-    loaded.weft.is_some() && loaded.lane && pidfd_send_signal(&fd, Signal::CONT).is_ok()
+    // Without a broker it has given its lane back.
+    let is_job = loaded.weft.is_some() && (loaded.lane || loaded.driver);
+    is_job && pidfd_send_signal(&fd, Signal::CONT).is_ok()
 }
 
 /// Ends jobs.
@@ -176,7 +182,7 @@ pub fn cancel(args: &CancelArgs) -> Result<ExitCode> {
 pub fn wait(args: &WaitArgs) -> Result<ExitCode> {
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
     let places = Places::of_environment();
-    let status = ask(&places)?;
+    let status = attached(&places, &args.jobs)?;
     let mut wanted: Vec<ClientStatus> = Vec::new();
     let mut wrong = false;
     for word in &args.jobs {
@@ -229,7 +235,7 @@ fn signal(jobs: &[String], signals: &[Signal]) -> Result<(Vec<SignalledProcess>,
 
 /// Sends signals to jobs. Returns their processes, and a line for each failure.
 fn send(places: &Places, jobs: &[String], signals: &[Signal]) -> Result<(Vec<SignalledProcess>, Vec<String>)> {
-    let status = ask(places)?;
+    let status = attached(places, jobs)?;
     let (mut wanted, mut troubles) = (Vec::new(), Vec::new());
     for word in jobs {
         match select(word, &status.clients) {
@@ -374,6 +380,23 @@ fn wait_for(processes: &[SignalledProcess], deadline: Option<Instant>) -> Vec<&S
     left
 }
 
+/// Whether jobs of an earlier broker may still attach to this one, which began a moment ago.
+pub fn may_attach(places: &Places) -> bool {
+    ask(places).is_ok_and(|status| status.broker.uptime_s < ATTACHED_AFTER_S)
+}
+
+/// The status, once these jobs have attached to a broker that began a moment ago.
+pub fn attached(places: &Places, jobs: &[String]) -> Result<Box<Status>> {
+    loop {
+        let status = ask(places)?;
+        let is_there = |word: &String| select(word, &status.clients).is_ok() || has_ended(word, &status);
+        if status.broker.uptime_s >= ATTACHED_AFTER_S || jobs.iter().all(is_there) {
+            return Ok(status);
+        }
+        std::thread::sleep(ASKED_SOON);
+    }
+}
+
 /// The clients of the job that a word names by name, client number or process id, with its whole
 /// gang. A name selects all jobs that have it.
 pub fn select<'a>(word: &str, clients: &'a [ClientStatus]) -> Result<Vec<&'a ClientStatus>, String> {
@@ -433,12 +456,14 @@ fn listed(clients: &[ClientStatus]) -> String {
     }
     let shown = clients.iter().take(MOST_LISTED).map(|client| {
         let command = text::command(&client.command, text::COMMAND);
-        format!(
-            "client {} = {}, process {} {command}",
-            client.client, client.name, client.pid
-        )
-        .trim_end()
-        .to_string()
+        // A shared broker hides the names of other users' jobs.
+        let name = match client.name.as_str() {
+            "" => format!("a job of user {}", users::name_of(client.uid)),
+            name => name.to_string(),
+        };
+        format!("client {} = {name}, process {} {command}", client.client, client.pid)
+            .trim_end()
+            .to_string()
     });
     let mut all: Vec<String> = shown.collect();
     if clients.len() > MOST_LISTED {

@@ -43,6 +43,13 @@ pub fn devices() -> Result<MpsDevices, String> {
     Ok(MpsDevices { visible, uuids })
 }
 
+/// The option of a broker that is started for a job with this `--mps`.
+pub fn broker_option(wanted: Option<MpsMode>) -> impl Iterator<Item = String> {
+    wanted
+        .into_iter()
+        .flat_map(|mode| ["--mps".to_string(), mode.to_string()])
+}
+
 /// Whether a job with this `--mps` may join the broker's MPS.
 fn joins(wanted: Option<MpsMode>) -> bool {
     // A daemon that the user names stays.
@@ -77,7 +84,9 @@ pub fn variables(
         return nothing(None);
     }
     let mps = &joining.mps;
-    let demanded = wanted.unwrap_or(mps.mode) == MpsMode::On;
+    // The broker decides for `auto` whether there is a daemon; one without MPS never does.
+    let unheard = wanted == Some(MpsMode::Auto) && mps.mode == MpsMode::Off;
+    let demanded = unheard || wanted.unwrap_or(mps.mode) == MpsMode::On;
     let without =
         |why: &str| nothing(demanded.then(|| format!("this job takes turns on the device, without MPS: {why}")));
     let pipes =

@@ -6,11 +6,12 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::libraries;
+use weft_protocol::command_line;
 
 /// Deepest nesting of interpreters that are scripts.
 const DEEPEST: usize = 4;
@@ -298,10 +299,7 @@ pub fn is_off(pid: u32) -> bool {
 pub fn command(pid: u32) -> String {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = words.split(|byte| *byte == 0).filter(|word| !word.is_empty());
-    let words: Vec<_> = words
-        .map(|word| OsString::from_vec(word.to_vec()).to_string_lossy().into_owned())
-        .collect();
-    words.join(" ")
+    command_line::join(words.map(String::from_utf8_lossy))
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use super::environment::{self, BackingOption, EvidenceOption, Wishes};
 use super::run::not_started;
 use super::{inherited, mps, start, text, trace, waiting};
 use weft_api::admin::{self, Answer, Question};
+use weft_api::mps::MpsMode;
 use weft_api::paths::Places;
 use weft_api::profile_path;
 use weft_api::status::Sampled;
@@ -58,6 +59,10 @@ pub struct ProfileArgs {
     /// job's own time
     #[arg(long, hide_short_help = true, value_enum, conflicts_with = "trace")]
     evidence: Option<EvidenceOption>,
+    /// Whether the job is sampled under the MPS of its broker, as for weft run; default: as the
+    /// broker has it
+    #[arg(long, value_name = "auto|on|off", conflicts_with = "trace")]
+    mps: Option<MpsMode>,
     /// The job and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(super) command: Vec<OsString>,
@@ -134,9 +139,11 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     }
     // A shared broker writes no files for users.
     let places = Places::own();
-    start::ensure(&places, &start::idle_exit()).context("sampling needs a broker")?;
+    let mut extra = start::idle_exit();
+    extra.extend(mps::broker_option(args.mps));
+    start::ensure(&places, &extra).context("sampling needs a broker")?;
     admin::ask(&places, &Question::ProfileBegin { name: called.clone() })?;
-    let joining = mps::joining(&places, None).unwrap_or_default();
+    let joining = mps::joining(&places, args.mps).unwrap_or_default();
     let wishes = Wishes {
         // Left to WEFT_NAME, because --name is the profile's name.
         name: None,
@@ -161,7 +168,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     let signals = waiting::signals()?;
     let mut job = Command::new(program);
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    let (set, line) = mps::variables(&joining, None, visible.as_deref());
+    let (set, line) = mps::variables(&joining, args.mps, visible.as_deref());
     mps::print(line);
     job.args(arguments).envs(environment.set.iter().cloned()).envs(set);
     let child = match inherited::pass_on(&mut job).spawn() {

@@ -82,7 +82,7 @@ pub struct RunArgs {
     pub backing: Option<BackingOption>,
     /// Move the job's movable memory to the host once it has made no call for this long (10m, 90s);
     /// its next call brings it back; with --backing movable [env: WEFT_EVICT_IDLE]
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_some)]
     pub evict_idle: Option<Duration>,
     /// GPU of the job: any (weft chooses the one that fits best), or a list to choose from, with
     /// nvidia-smi's numbers or names (0,1 or GPU-5e1f...,MIG-...); within CUDA_VISIBLE_DEVICES if
@@ -136,13 +136,19 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     let backing = args
         .backing
         .or_else(|| BackingOption::from_str(variable_or_default("WEFT_BACKING")?.trim(), false).ok());
-    if args.evict_idle.is_some() && backing != Some(BackingOption::Movable) {
-        eprintln!("weft: --evict-idle moves movable memory only: add --backing movable");
-        return Ok(ExitCode::from(2));
+    if backing != Some(BackingOption::Movable) {
+        if args.evict_idle.is_some() {
+            eprintln!("weft: --evict-idle moves movable memory only: add --backing movable");
+            return Ok(ExitCode::from(2));
+        }
+        // Other jobs of this shell, or of this file, may have movable memory.
+        if std::env::var_os("WEFT_EVICT_IDLE").is_some_and(|value| !value.is_empty()) {
+            text::warn("WEFT_EVICT_IDLE moves movable memory only: this job has none without --backing movable");
+        }
     }
     // The broker reports to the job whether the profile is usable.
     let mut extra = start::idle_exit();
-    extra.extend(args.mps.iter().flat_map(|mode| ["--mps".to_string(), mode.to_string()]));
+    extra.extend(mps::broker_option(args.mps));
     if let Err(error) = start::ensure(&places, &extra) {
         eprintln!("weft: {}; the job runs without weft", text::told(&error));
     }
@@ -254,7 +260,7 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
     if args.evict_idle.is_none()
         && let Some(text) = variable("WEFT_EVICT_IDLE")
     {
-        duration::parse(&text).map_err(|why| format!("WEFT_EVICT_IDLE: {why}"))?;
+        duration::parse_some(&text).map_err(|why| format!("WEFT_EVICT_IDLE: {why}"))?;
     }
     if args.slowdown.is_none()
         && let Some(text) = variable("WEFT_SLOWDOWN")

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::ArgGroup;
 
-use super::{text, users};
+use super::{job, text, users};
 use weft_api::admin::{self, Answer, Question};
 use weft_api::paths::Places;
 use weft_protocol::latency_budget::{self, LatencyBudget};
@@ -88,9 +88,12 @@ pub fn main(args: SetArgs) -> Result<ExitCode> {
         },
         _ => bail!("--weight needs --user; the other options need --job, --client or --pid"),
     };
-    match admin::ask(&places, &question)? {
-        Answer::Set(0) => bail!("{who} is not attached (weft status)"),
-        Answer::Set(_) | Answer::Done => Ok(ExitCode::SUCCESS),
-        other => bail!("unexpected answer {other:?}"),
+    loop {
+        match admin::ask(&places, &question)? {
+            Answer::Set(0) if job::may_attach(&places) => std::thread::sleep(job::ASKED_SOON),
+            Answer::Set(0) => bail!("{who} is not attached (weft status)"),
+            Answer::Set(_) | Answer::Done => return Ok(ExitCode::SUCCESS),
+            other => bail!("unexpected answer {other:?}"),
+        }
     }
 }

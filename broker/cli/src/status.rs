@@ -50,7 +50,7 @@ pub fn main(args: StatusArgs) -> Result<ExitCode> {
 
 /// Uptime of a broker from which on the jobs of the one before have attached, s. They look for a
 /// new broker once a second.
-const ATTACHED_AFTER_S: f64 = 3.0;
+pub const ATTACHED_AFTER_S: f64 = 3.0;
 
 /// Processes that should be among the jobs but bypass weft.
 pub fn past_weft(status: &Status) -> Vec<String> {
@@ -198,7 +198,11 @@ pub fn ended(ended: &[EndedStatus]) -> Vec<TextColumn> {
         TextColumn::figures("prio", 5).with(ended, |ended| ended.last.priority.to_string()),
         TextColumn::words("how", 1, 8).with(ended, |ended| ended.exit.words(ended.ending)),
         TextColumn::figures("ago", 2).with(ended, |ended| text::span(ended.ago_s)),
-        TextColumn::figures("ran", 2).with(ended, |ended| text::span(ended.last.attached_s)),
+        TextColumn::figures("ran", 2).with(ended, |ended| {
+            // With the time at earlier brokers.
+            let ran = ended.last.outcome.as_ref().map(|outcome| outcome.ran_s);
+            text::span(ran.unwrap_or(ended.last.attached_s))
+        }),
         TextColumn::figures("GPU", 3).with(ended, |ended| history::figures(&outcome(ended)).gpu),
         TextColumn::figures("lost", 2).with_short(ended, |ended| history::late(outcome(ended).lost)),
         TextColumn::figures("cost", 3).with_short(ended, |ended| history::late(outcome(ended).cost)),
@@ -236,10 +240,10 @@ fn away(client: &ClientStatus) -> Option<&EvictionStatus> {
 pub fn role(client: &ClientStatus) -> String {
     let waits = "waits for memory";
     if let Some(away) = away(client) {
-        return match away.is_idle() {
-            true => format!("{}, idle", away.state),
-            false => away.state.clone(),
-        };
+        let idle = if away.is_idle() { ", idle" } else { "" };
+        // A stopped process moves no memory.
+        let stopped = if client.stopped { ", stopped" } else { "" };
+        return format!("{}{idle}{stopped}", away.state);
     }
     match (client.waits_for_memory_s, client.mode == waits) {
         (Some(seconds), true) => format!("{waits}, {}", text::span(seconds)),

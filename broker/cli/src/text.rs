@@ -11,7 +11,7 @@ use serde::Serialize;
 pub use weft_api::formatting::{count, duration, percent, span};
 use weft_api::job_name::{end_of, script_of};
 use weft_api::plain_text as clean;
-use weft_protocol::{amount, priority};
+use weft_protocol::{amount, command_line, priority};
 
 /// Width of a page that is not for a terminal, columns.
 pub const USUAL_WIDTH: usize = 80;
@@ -170,7 +170,7 @@ pub fn command(line: &str, width: usize) -> String {
     if plain.chars().count() <= width {
         return plain;
     }
-    let words: Vec<&str> = plain.split(' ').collect();
+    let words = command_line::words(&plain);
     let (interpreter, rest) = script_of(&words);
     let Some((what, arguments)) = rest.split_first() else {
         return cut(&plain, width);

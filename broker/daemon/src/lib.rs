@@ -102,7 +102,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     let (to_outcomes, outcome_thread) = outcomes::start(outcomes::OutcomeSettings {
         delay_bound: options.core.delay_bound,
         longest_wait: options.longest_wait,
-        history,
+        history: history.clone(),
         clock: base::clock::now,
     })
     .context("cannot start a thread")?;
@@ -177,6 +177,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         pods: clients::pods::PodNames::of_environment(),
         metrics: metrics::MetricsCache::default(),
         mps: mps.clone(),
+        history,
     };
     let scraped = answers.clone();
     let texts = Box::new(move |format, audience| scraped.metrics(format, audience));
@@ -222,9 +223,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     let why = acceptor.keep(&mut listener);
     operation::supervisor::stopping();
     // A job that ended a moment ago did not outlive the broker.
-    if registry.count() > 0 {
-        flags.wait_for_deaths();
-    }
+    registry.wait_for_deaths(LAST_DEATHS);
     // Nor did one whose connection was closed first.
     admission.tick();
     log::info!("ends: {why}; {} clients continue without weft", registry.count());
@@ -254,6 +253,10 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     let _ = profile_writer_thread.join();
     Ok(())
 }
+
+/// Longest wait of a broker that ends, until the deaths of clients are handled: two rounds of the
+/// control thread, and more on a busy machine. A job whose death it missed is in no record.
+const LAST_DEATHS: Duration = Duration::from_secs(3);
 
 /// Starts the thread that stores ended jobs. If it cannot start, the broker serves without it.
 fn keep_history(places: &Places, options: &Options) -> (history::HistoryWriter, Option<history::HistoryEnd>) {

@@ -27,6 +27,15 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// As [`parse`], for a time above 0.
+pub fn parse_some(text: &str) -> Result<Duration, String> {
+    let time = parse(text)?;
+    match time.is_zero() {
+        true => Err(format!("{text} is no time: write 10s, 500ms, 2m or 1h")),
+        false => Ok(time),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,5 +50,7 @@ mod tests {
         for wrong in ["", "s", "-1s", "10 years", "inf", "1e99h"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(parse("0"), Ok(Duration::ZERO));
+        assert!(parse_some("0").is_err() && parse_some("0.0ms").is_err() && parse_some("1ms").is_ok());
     }
 }

@@ -14,8 +14,8 @@
 //! * [`machine_clock`]: the clock of the times that both sides compare.
 //! * [`device_share`]: a job's requests to the device itself.
 //! * [`priority`]: priorities as text.
-//! * [`amount`], [`duration`], [`fit`], [`host`]: amounts of memory and times as text, the fit of a
-//!   profile to its job, spare host memory.
+//! * [`amount`], [`duration`], [`command_line`], [`fit`], [`host`]: amounts of memory, times and
+//!   command lines as text, the fit of a profile to its job, spare host memory.
 //!
 //! The interposer links no other crate of the broker.
 //!
@@ -29,6 +29,8 @@ pub mod admission_slot;
 pub mod amount;
 #[cfg(loom)]
 pub mod atomic;
+#[cfg(not(loom))]
+pub mod command_line;
 #[cfg(not(loom))]
 pub mod control;
 pub mod credit;

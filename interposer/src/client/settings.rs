@@ -196,7 +196,7 @@ impl Settings {
                     None
                 }
             });
-        let evict_idle = variable("WEFT_EVICT_IDLE").and_then(|text| match time_text::parse(&text) {
+        let evict_idle = variable("WEFT_EVICT_IDLE").and_then(|text| match time_text::parse_some(&text) {
             Ok(time) => Some(u64::try_from(time.as_nanos()).unwrap_or(Ns::MAX)),
             Err(complaint) => {
                 complaints.push(format!("WEFT_EVICT_IDLE: {complaint}; ignored"));

@@ -152,11 +152,9 @@ impl Completion {
     }
 
     /// Notes the captures that another session of the process knows.
-    pub fn with_captures_of(self, other: &Completion) -> Completion {
-        Completion {
-            captures: AtomicU32::new(other.captures.load(Ordering::Acquire)),
-            ..self
-        }
+    pub fn note_captures_of(&self, other: &Completion) {
+        let captures = other.captures.load(Ordering::Acquire);
+        self.captures.store(captures, Ordering::Release);
     }
 
     /// Account of a stream.

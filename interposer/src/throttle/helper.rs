@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::futex::{self, Flags};
 use weft_protocol::VERSION;
+use weft_protocol::command_line;
 use weft_protocol::control::{Hello, Refusal, ToBroker, ToClient};
 use weft_protocol::fit;
 use weft_protocol::lane::Mode;
@@ -200,16 +201,14 @@ impl Helper {
 
     fn hello(&self) -> Hello {
         let settings = &self.session.link.settings;
-        let command: Vec<String> = std::env::args_os()
-            .map(|word| word.to_string_lossy().into_owned())
-            .collect();
+        let command = command_line::join(std::env::args_os().map(|word| word.to_string_lossy().into_owned()));
         Hello {
             version: VERSION,
             pid: std::process::id(),
             priority: self.set_priority.unwrap_or(settings.priority),
             profile: settings.profile.clone(),
             profiling: settings.purpose == Purpose::Profile,
-            command: command.join(" "),
+            command,
             budget: self.set_budget.or(settings.budget),
             name: settings.name.clone(),
         }

@@ -146,7 +146,7 @@ pub const KEYS: &[ConfigKey] = &[
         drop_value(BackingOption::from_str(text, false))
     }),
     run_key("evict-idle", "WEFT_EVICT_IDLE", "never", |text| {
-        drop_value(duration::parse(text))
+        drop_value(duration::parse_some(text))
     }),
     run_key("gpu", "WEFT_GPU", "the job chooses", |_| Ok(())),
     run_key("queue", "WEFT_QUEUE", "on", |text| {

@@ -129,7 +129,11 @@ pub fn own_mps(status: &MpsStatus) -> Option<ReportRow> {
     const WHAT: &str = "mps, broker";
     let found = crate::mps::line(status)?;
     Some(match (status.mode, status.state) {
-        (MpsMode::On, MpsState::Off) => ReportRow::warn(WHAT, found, "remove the obstacle, then weft broker --replace"),
+        (MpsMode::On, MpsState::Off) => ReportRow::warn(
+            WHAT,
+            found,
+            "remove the obstacle: the broker tries again when a job begins",
+        ),
         _ => ReportRow::ok(WHAT, found),
     })
 }
@@ -157,7 +161,7 @@ fn mps_servers() -> Vec<ReportRow> {
                 all += servers.len();
                 let mut shown: Vec<String> = servers.iter().map(ToString::to_string).collect();
                 if shown.is_empty() {
-                    shown.push("no server yet".to_string());
+                    shown.push("no server, because no job has used it yet".to_string());
                 }
                 let found = format!(
                     "{called}, version {version}, at {}: {}",

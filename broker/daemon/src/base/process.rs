@@ -28,7 +28,8 @@ impl Process {
         Process { pid, start: None }
     }
 
-    /// Whether it runs. A zombie does not: it holds no memory. `None`: it is not visible.
+    /// Whether it runs. A zombie does not: it holds no memory. One whose other threads still run,
+    /// or are on their way out, does. `None`: it is not visible.
     pub fn runs(&self) -> Option<bool> {
         let start = self.start?;
         Some(look(self.pid).is_some_and(|found| found.start == start && !found.ended()))
@@ -40,7 +41,7 @@ impl Process {
         /// `PF_EXITING` of the kernel's `include/linux/sched.h`, shown in field 9.
         const EXITING: u64 = 0x4;
         let Some(start) = self.start else { return false };
-        look(self.pid).is_none_or(|found| found.start != start || found.ended() || found.flags & EXITING != 0)
+        look(self.pid).is_none_or(|found| found.start != start || found.flags & EXITING != 0)
     }
 
     /// Its exit status in the format of wait(2), until its parent has waited for it. Also 0 if the
@@ -65,17 +66,20 @@ pub fn is_stopped(pid: u32) -> bool {
     look(pid).is_some_and(|found| matches!(found.state, 'T' | 't'))
 }
 
-/// Fields 3, 9, 22 and 52 of `/proc/PID/stat` (proc_pid_stat(5)).
+/// Fields 3, 9, 20, 22 and 52 of `/proc/PID/stat` (proc_pid_stat(5)).
 struct Stat {
+    /// State of the first thread.
     state: char,
     flags: u64,
+    threads: u64,
     start: u64,
     exit_word: i32,
 }
 
 impl Stat {
+    /// Whether all threads have ended: the last one releases the memory and closes the files.
     fn ended(&self) -> bool {
-        matches!(self.state, 'Z' | 'X' | 'x')
+        matches!(self.state, 'Z' | 'X' | 'x') && self.threads <= 1
     }
 }
 
@@ -87,6 +91,7 @@ fn look(pid: u32) -> Option<Stat> {
     Some(Stat {
         state: fields.first()?.chars().next()?,
         flags: fields.get(6)?.parse().ok()?,
+        threads: fields.get(17)?.parse().ok()?,
         start: fields.get(19)?.parse().ok()?,
         exit_word: fields.get(49)?.parse().ok()?,
     })
@@ -102,6 +107,31 @@ pub fn boot() -> String {
 mod tests {
     use super::*;
     use std::process::{Command, Stdio};
+
+    #[test]
+    fn one_whose_first_thread_ended_runs_until_the_last_one_has() {
+        let code = "import ctypes, sys, threading\n\
+                    threading.Thread(target=sys.stdin.read).start()\n\
+                    ctypes.CDLL(None).pthread_exit(None)";
+        let mut child = Command::new("python3")
+            .args(["-c", code])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("python3 is a requirement of the tests");
+        let process = Process::of(child.id());
+        let wait_for = |what: &dyn Fn() -> bool| {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            while !what() {
+                assert!(std::time::Instant::now() < deadline, "{process:?}");
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        };
+        wait_for(&|| look(process.pid).is_some_and(|found| found.state == 'Z'));
+        assert_eq!((process.runs(), process.exit_word()), (Some(true), None));
+        drop(child.stdin.take());
+        wait_for(&|| process.runs() == Some(false));
+        child.wait().expect("it is ours");
+    }
 
     #[test]
     fn one_that_ended_does_not_run_though_nobody_waited_for_it() {

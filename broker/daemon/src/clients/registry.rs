@@ -39,6 +39,9 @@ const MOST_OPEN_ENDS: usize = 256;
 /// Longest wait for the end of a process whose client ended.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Interval of checks for handled deaths: a quarter of the control thread's round.
+const DEATHS_PERIOD: Duration = Duration::from_millis(5);
+
 /// Most notes kept per client.
 const NOTES: usize = 8;
 
@@ -70,7 +73,9 @@ pub struct Entry {
     /// Whether the client takes stage-1 samples.
     pub profiling: bool,
     /// Time of its attachment.
-    pub since: Instant,
+    since: Instant,
+    /// Time of its request for its lines, from its exit handlers: it runs no longer.
+    until: OnceLock<Instant>,
     pub lane: Arc<SharedLane>,
     /// Present priority, 0 to 9.
     pub priority: AtomicU8,
@@ -176,6 +181,7 @@ impl Entry {
             loaded: new_client.loaded,
             profiling: new_client.profiling,
             since: Instant::now(),
+            until: OnceLock::new(),
             lane: new_client.lane,
             priority: AtomicU8::new(new_client.priority),
             goodbye: AtomicBool::new(false),
@@ -355,9 +361,20 @@ impl Entry {
         self.talk().device.clone()
     }
 
-    /// Time since attach, ns.
+    /// Notes that its process is in its exit handlers, which it may leave many seconds later.
+    pub fn stops(&self) {
+        let _ = self.until.set(Instant::now());
+    }
+
+    /// Time from its attachment to its exit, so far, ns. All pages show this one.
     pub fn ran(&self) -> u64 {
-        u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        let until = self.until.get().copied().unwrap_or_else(Instant::now);
+        u64::try_from(until.saturating_duration_since(self.since).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Time since its exit handlers; 0: it runs, or ends without them.
+    pub fn stopped_ago(&self) -> Duration {
+        self.until.get().map_or(Duration::ZERO, Instant::elapsed)
     }
 
     /// Reason why the client runs without its profile.
@@ -429,7 +446,7 @@ impl Entry {
             profile_trouble: talk.trouble.clone().or_else(|| self.misfit(MIN_LAUNCHES)),
             profile_known: read(&self.known),
             profiling: self.profiling,
-            attached_s: self.since.elapsed().as_secs_f64(),
+            attached_s: self.ran() as f64 / 1e9,
             device: talk.device.as_ref().map(ToString::to_string),
             device_uuid: talk.device.as_ref().map(|gpu| gpu.uuid.clone()),
             launches: read(&counters.launches),
@@ -542,6 +559,8 @@ pub struct Registry {
     detached: AtomicU64,
     lost: AtomicU64,
     records: AtomicU64,
+    /// Rounds of the control thread in which no message was left to read, and no client was dying.
+    pub settled: AtomicU64,
 }
 
 /// Clients that ended.
@@ -692,6 +711,17 @@ impl Registry {
             ..status.clone()
         })
         .collect()
+    }
+
+    /// Waits until the end of each client whose process has ended by now is handled, at most
+    /// `longest`.
+    pub fn wait_for_deaths(&self, longest: Duration) {
+        let settled = || self.settled.load(Ordering::Relaxed);
+        let (begin, first) = (Instant::now(), settled());
+        // The round in progress may have missed one.
+        while !self.clients.is_empty() && settled() - first < 2 && begin.elapsed() < longest {
+            std::thread::sleep(DEATHS_PERIOD);
+        }
     }
 
     /// Checks which processes of ended clients have ended, and gives up on those that take too

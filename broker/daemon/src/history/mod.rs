@@ -60,13 +60,17 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two tries for the folder's lock.
 const LOCK_PERIOD: Duration = Duration::from_millis(5);
 
-/// Longest wait for the last rows when the broker ends: twice [`EXIT_PATIENCE`], and a slow disk.
+/// Longest wait for the last rows when the broker ends: [`EXIT_PATIENCE`], and a slow disk.
 /// Beside eight times more work than cores a thread of the last priority needs more than 4 s.
 /// `weft stop` waits 15 s for all files.
 const LAST_ROWS: Duration = Duration::from_secs(10);
 
-/// Longest wait for the ends of the processes of one batch. A client ends as its process exits.
-const EXIT_PATIENCE: Duration = Duration::from_millis(500);
+/// Longest wait of a row for the end of its process. A client ends as its process exits, which
+/// takes seconds if it has tens of gigabytes of the host's memory.
+const EXIT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Longest wait for such ends while other rows may come.
+const EXIT_PERIOD: Duration = Duration::from_millis(20);
 
 /// Version of the tables, in `user_version`.
 const SCHEMA_VERSION: i64 = 4;
@@ -511,10 +515,19 @@ pub(crate) struct EndedJob {
     pub books: BookChange,
 }
 
+#[derive(Debug)]
+enum HistoryMessage {
+    Ended(Box<EndedJob>),
+    /// Answered when the rows before it are written.
+    Flush(SyncSender<()>),
+    /// No rows follow.
+    Stop,
+}
+
 /// The thread's queue.
 #[derive(Debug, Clone)]
-pub(crate) struct HistoryWriter {
-    rows: Option<SyncSender<EndedJob>>,
+pub struct HistoryWriter {
+    rows: Option<SyncSender<HistoryMessage>>,
     dropped: Arc<AtomicU64>,
     books: Arc<OnceLock<Vec<OpenBook>>>,
 }
@@ -530,11 +543,22 @@ impl HistoryWriter {
     }
 
     /// Queues a job. Never waits.
-    pub fn put(&self, ended: EndedJob) {
+    pub(crate) fn put(&self, ended: EndedJob) {
         if let Some(rows) = &self.rows
-            && rows.try_send(ended).is_err()
+            && rows.try_send(HistoryMessage::Ended(Box::new(ended))).is_err()
         {
             self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until the rows of all processes that have ended by now are written, at most `longest`.
+    pub(crate) fn flush(&self, longest: Duration) {
+        let (way, written) = sync_channel(1);
+        if let Some(rows) = &self.rows
+            && rows.try_send(HistoryMessage::Flush(way)).is_ok()
+        {
+            // A slow disk may take longer.
+            let _ = written.recv_timeout(longest);
         }
     }
 
@@ -546,12 +570,18 @@ impl HistoryWriter {
 
 /// Handle to wait for the last rows when the broker ends, for a bounded time.
 #[derive(Debug)]
-pub(crate) struct HistoryEnd(Receiver<()>);
+pub(crate) struct HistoryEnd {
+    rows: SyncSender<HistoryMessage>,
+    ended: Receiver<()>,
+}
 
 impl HistoryEnd {
-    /// Waits until all rows are written, at most [`LAST_ROWS`]. All writers must be dropped before.
+    /// Waits until all rows so far are written, at most [`LAST_ROWS`].
     pub fn wait(self) {
-        let _ = self.0.recv_timeout(LAST_ROWS);
+        // Full only if the disk has stopped; then there is nothing to wait for.
+        if self.rows.try_send(HistoryMessage::Stop).is_ok() {
+            let _ = self.ended.recv_timeout(LAST_ROWS);
+        }
     }
 }
 
@@ -574,43 +604,53 @@ pub(crate) fn start(path: PathBuf) -> std::io::Result<(HistoryWriter, HistoryEnd
         let _ = done.try_send(());
     })?;
     let writer = HistoryWriter {
-        rows: Some(rows),
+        rows: Some(rows.clone()),
         dropped,
         books,
     };
-    Ok((writer, HistoryEnd(ended)))
+    Ok((writer, HistoryEnd { rows, ended }))
 }
 
-fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
-    let mut failing = false;
-    while let Ok(first) = incoming.recv() {
+fn write_all(path: &Path, incoming: &Receiver<HistoryMessage>, dropped: &AtomicU64) {
+    let (mut failing, mut stops) = (false, false);
+    // Jobs whose processes still end, and the time until which their rows wait for that.
+    let mut ending: Vec<(Box<EndedJob>, Instant)> = Vec::new();
+    loop {
+        let first = match (ending.is_empty(), stops) {
+            (true, true) => return,
+            (true, false) => match incoming.recv() {
+                Ok(first) => Some(first),
+                Err(_) => return,
+            },
+            (false, _) => None,
+        };
+        let mut flushes = Vec::new();
+        for message in first.into_iter().chain(incoming.try_iter()) {
+            match message {
+                HistoryMessage::Ended(ended) => ending.push((ended, Instant::now() + EXIT_PATIENCE)),
+                HistoryMessage::Flush(way) => flushes.push(way),
+                HistoryMessage::Stop => stops = true,
+            }
+        }
         let (mut rows, mut recordings, mut books) = (Vec::new(), Vec::new(), Vec::new());
-        let deadline = Instant::now() + EXIT_PATIENCE;
-        for mut ended in [first].into_iter().chain(incoming.try_iter()) {
-            ended.row.exit = ended.end.map_or_else(Exit::default, |end| end.wait(deadline));
+        let soon = Instant::now() + EXIT_PERIOD;
+        let ended = ending.extract_if(.., |(ended, until)| {
+            ended.end.as_ref().is_none_or(|end| {
+                ended.row.exit = end.wait(soon.min(*until));
+                end.is_settled() || *until <= Instant::now()
+            })
+        });
+        for (ended, _) in ended {
             rows.push(ended.row);
             recordings.push(ended.recording);
             books.push(ended.books);
         }
-        match add(path, &rows) {
-            Ok(said) => {
-                failing = false;
-                if let Some(said) = said {
-                    log::warn!("{said}");
-                }
-            }
-            // Logged once, until a write succeeds again.
-            Err(error) if !std::mem::replace(&mut failing, true) => {
-                log::warn!("{error}; ended jobs are not recorded");
-            }
-            Err(_) => {}
+        if !rows.is_empty() {
+            write(path, (&rows, &recordings, &books), &mut failing);
         }
-        if !failing && let Err(error) = recordings::add(path, &rows, &recordings) {
-            log::warn!("{error}; the recordings of {} jobs are lost", rows.len());
-        }
-        // A partial row is replaced only if the final row was written.
-        if !failing && let Err(error) = open_books::change(path, &books) {
-            log::warn!("{error}; outcomes of jobs that still run start from zero");
+        for way in flushes {
+            // The receiver may have timed out.
+            let _ = way.try_send(());
         }
         let lost = dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
@@ -619,9 +659,37 @@ fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
     }
 }
 
+/// Writes a batch. `failing`: whether the last write failed.
+fn write(path: &Path, (rows, recordings, books): WrittenBatch<'_>, failing: &mut bool) {
+    match add(path, rows) {
+        Ok(said) => {
+            *failing = false;
+            if let Some(said) = said {
+                log::warn!("{said}");
+            }
+        }
+        // Logged once, until a write succeeds again.
+        Err(error) if !std::mem::replace(failing, true) => {
+            log::warn!("{error}; ended jobs are not recorded");
+        }
+        Err(_) => {}
+    }
+    if !*failing && let Err(error) = recordings::add(path, rows, recordings) {
+        log::warn!("{error}; the recordings of {} jobs are lost", rows.len());
+    }
+    // A partial row is replaced only if the final row was written.
+    if !*failing && let Err(error) = open_books::change(path, books) {
+        log::warn!("{error}; outcomes of jobs that still run start from zero");
+    }
+}
+
+/// Rows, recordings and books of the same jobs.
+type WrittenBatch<'a> = (&'a [HistoryRow], &'a [Option<JobRecording>], &'a [BookChange]);
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::process::Process;
     use weft_api::outcome::LatenessSum;
 
     fn row(number: u64) -> HistoryRow {
@@ -670,6 +738,32 @@ mod tests {
 
     fn all(path: &Path) -> Vec<HistoryRow> {
         read(path, &HistoryQuery::default()).expect("read").0
+    }
+
+    #[test]
+    fn a_process_that_ends_slowly_delays_its_own_row() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.sqlite");
+        let (writer, end) = start(path.clone()).expect("started");
+        let mut slow = std::process::Command::new("/bin/sh")
+            .args(["-c", "sleep 2; exit 7"])
+            .spawn()
+            .expect("a shell");
+        let pid = rustix::process::Pid::from_child(&slow);
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).expect("it is ours");
+        let uid = rustix::process::geteuid().as_raw();
+        let end_of_slow = JobEnd::new(Process::of(slow.id()), uid, Some(Arc::new(pidfd)));
+        writer.put(EndedJob {
+            end: Some(Arc::new(end_of_slow)),
+            ..ended(row(1))
+        });
+        writer.put(ended(row(2)));
+        writer.flush(Duration::from_secs(60));
+        assert_eq!(all(&path), [row(2)], "another row does not wait");
+        end.wait();
+        let found = all(&path);
+        assert_eq!((found[0].client, found[0].exit.code), (1, Some(7)));
+        slow.wait().expect("it is ours");
     }
 
     #[test]

@@ -100,9 +100,16 @@ impl MpsService {
         thread.spawn(move || service.begin()).map(|_| ())
     }
 
-    /// The state for a job that begins. If there is no daemon, the obstacle may have gone.
+    /// The state for a job that begins. If there is no daemon, the obstacle may have gone. A job's
+    /// driver would wait for one that hangs.
     pub fn joined(&self) -> MpsStatus {
         let status = self.status();
+        if let (MpsState::On, Some(pipes), Some(process)) = (status.state, &status.pipes, status.process)
+            && !mps::program().is_some_and(|program| answers(&program, pipes))
+        {
+            self.lose(format!("its daemon (process {process}) does not answer, or ends"));
+            return self.status();
+        }
         if self.0.options.mps == MpsMode::Off || status.state != MpsState::Off {
             return status;
         }
@@ -120,15 +127,20 @@ impl MpsService {
 
     /// The present state.
     pub fn status(&self) -> MpsStatus {
-        let mut status = lock(&self.0.status);
+        let status = lock(&self.0.status).clone();
         if let (MpsState::On, Some(pipes), Some(process)) = (status.state, &status.pipes, status.process)
             && MpsDaemon::of(process).is_none_or(|daemon| daemon.pipes.as_ref() != Some(pipes))
         {
-            let why = format!("its daemon (process {process}) has ended");
-            log::warn!("MPS: {why}; jobs that begin now take turns on the device");
-            status.off(why);
+            self.lose(format!("its daemon (process {process}) has ended"));
+            return lock(&self.0.status).clone();
         }
-        status.clone()
+        status
+    }
+
+    /// Notes that jobs cannot have the daemon.
+    fn lose(&self, why: String) {
+        log::warn!("MPS: {why}; jobs that begin now take turns on the device");
+        lock(&self.0.status).off(why);
     }
 
     /// Whether the caller is the first: the risk of MPS is printed once.
@@ -139,8 +151,9 @@ impl MpsService {
     fn begin(&self) {
         let (folder, options) = (self.0.folder.as_path(), &self.0.options);
         if options.mps == MpsMode::Off {
-            if let Some(left) = here(folder) {
-                quit(folder, &left);
+            match here(folder) {
+                Some(left) => drop(quit(folder, &left)),
+                None => drop(fs::remove_dir_all(folder)),
             }
             return;
         }
@@ -229,7 +242,7 @@ impl MpsService {
                 }
                 let why = started.err().unwrap_or_else(|| "it does not answer".to_string());
                 Err(format!(
-                    "{CONTROL} -d failed: {}; its logs are in {}",
+                    "{CONTROL} -d failed: {}; its logs are in {} until the broker ends",
                     why.trim_end_matches('.'),
                     folder.display()
                 ))
@@ -242,18 +255,23 @@ impl MpsService {
         // Waits for a start that is under way, at most START_LIMIT and two answers.
         *lock(&self.0.ended) = true;
         let status = self.status();
-        let (MpsState::On, Some(folder)) = (status.state, status.pipes) else {
+        let folder = &self.0.folder;
+        let Some(daemon) = here(folder) else {
+            // The logs of a daemon that did not start.
+            let _ = fs::remove_dir_all(folder);
             return;
         };
-        let Some(daemon) = here(&folder) else { return };
+        if status.state != MpsState::On {
+            return;
+        }
         // Jobs of an earlier broker may not have attached to this one.
-        let clients = jobs.max(clients(&folder));
+        let clients = jobs.max(clients(folder));
         if clients > 0 {
             log::info!(
                 "MPS: {clients} jobs use daemon {}; the next broker takes it over",
                 daemon.pid
             );
-        } else if !quit(&folder, &daemon) {
+        } else if !quit(folder, &daemon) {
             log::warn!(
                 "MPS: daemon {} has not ended yet; it ends with its last client",
                 daemon.pid

@@ -13,7 +13,7 @@ use super::mps::MpsService;
 use super::reload::LiveOptions;
 use crate::clients::pods::PodNames;
 use crate::clients::registry::{Entry, Registry, identity};
-use crate::history;
+use crate::history::{self, HistoryWriter};
 use crate::metrics::{MetricsAudience, MetricsCache, MetricsFormat};
 use crate::outcomes::{OutcomeHandle, OutcomeReport};
 use crate::profiles::writer::{ProfileMessage, ProfileWriter};
@@ -67,6 +67,8 @@ pub struct QueryHandler {
     pub metrics: MetricsCache,
     /// The broker's MPS daemon.
     pub mps: MpsService,
+    /// Writer of the rows of ended jobs.
+    pub history: HistoryWriter,
 }
 
 impl QueryHandler {
@@ -90,6 +92,7 @@ impl QueryHandler {
                 version: env!("CARGO_PKG_VERSION").to_string(),
             },
             Question::Status => {
+                self.settle();
                 let mut status = self.status();
                 if let Some(uid) = self.sees_own_alone(asker) {
                     let ended = status.ended.iter_mut().map(|ended| &mut ended.last);
@@ -101,6 +104,7 @@ impl QueryHandler {
                 Answer::Status(Box::new(status))
             }
             Question::Queue => {
+                self.settle();
                 let mut queue = self.admission.queue();
                 queue.others = self.other_brokers.others();
                 if let Some(uid) = self.sees_own_alone(asker) {
@@ -267,8 +271,23 @@ impl QueryHandler {
         }
     }
 
+    /// Waits until jobs that have ended by now are shown as ended: a shell asks right after one.
+    fn settle(&self) {
+        self.registry.wait_for_deaths(SETTLE_LIMIT);
+        // The scheduler removes them in the order of its messages.
+        let _ = self.to_scheduler.look();
+    }
+
+    /// As [`QueryHandler::settle`], also in the file.
+    fn settle_history(&self) {
+        self.settle();
+        let _ = self.outcomes.ask();
+        self.history.flush(SETTLE_LIMIT);
+    }
+
     /// Reads the history on the thread that answers, so no other thread waits for the disk.
     fn history(&self, query: HistoryQuery, asker: Asker) -> Answer {
+        self.settle_history();
         let query = HistoryQuery {
             uid: self.sees_own_alone(asker).or(query.uid),
             // The limit lets the asker read the answer in time.
@@ -290,6 +309,7 @@ impl QueryHandler {
 
     /// Attached jobs, and with a query ended ones as in [`QueryHandler::history`], with recordings.
     fn recorded(&self, query: Option<HistoryQuery>, asker: Asker) -> Answer {
+        self.settle_history();
         let mut jobs = self.outcomes.recorded(self.sees_own_alone(asker)).unwrap_or_default();
         if let Some(query) = query {
             let query = HistoryQuery {
@@ -412,6 +432,8 @@ impl QueryHandler {
             client.outcome = outcomes.get(&client.client).cloned();
         }
         let mut ended = self.registry.last_ended();
+        // One may have ended meanwhile.
+        clients.retain(|client| ended.iter().all(|ended| ended.last.client != client.client));
         for ended in &mut ended {
             ended.last.outcome = outcomes.get(&ended.last.client).cloned();
         }
@@ -480,6 +502,9 @@ impl QueryHandler {
         }
     }
 }
+
+/// Longest wait of an answer for ends of jobs and for their rows; usually it takes 40 ms.
+const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Variable with the machine's name. In a pod, `uname -n` is the pod's name.
 const NODE_VARIABLE: &str = "WEFT_NODE";

@@ -568,7 +568,8 @@ impl OutcomeBook {
             launches,
             launches_known: (told > 0).then(|| sums.sum.known as f64 / told as f64),
             lost: (sums.sum.judged > 0.0 && sums.foreground > 0).then(|| LatenessSum {
-                ns: sums.sum.late as i64,
+                // The stretch before a wait may have begun in another role.
+                ns: sums.sum.late.min(sums.foreground as f64) as i64,
                 part: part(sums.sum.late, sums.sum.judged),
                 waits: sums.sum.waits,
             }),

@@ -567,6 +567,11 @@ impl OutcomeThread {
             .filter(|_| watched.entry.misfit(1).is_none());
         let typical = fits.and_then(|profile| profile.typical_launch());
         let mut outcome = self.book.outcome(&status, typical);
+        if !watched.entry.stopped_ago().is_zero() {
+            // It keeps its role until its process has ended.
+            outcome.foreground_s = outcome.foreground_s.min(outcome.ran_s);
+            outcome.background_s = outcome.background_s.min(outcome.ran_s - outcome.foreground_s);
+        }
         if let Some(earlier) = self.book.carried(client) {
             outcome.requests = carried::requests(&watched.entry.lane.requests, earlier);
         }
@@ -736,7 +741,7 @@ fn now_ms() -> u64 {
 }
 
 fn row(entry: &Entry, ending: Ending, outcome: &Outcome) -> HistoryRow {
-    let ended_ms = now_ms();
+    let ended_ms = now_ms().saturating_sub(entry.stopped_ago().as_millis() as u64);
     let status = entry.status();
     let gang = entry.gang();
     // A shared broker puts the user before it.

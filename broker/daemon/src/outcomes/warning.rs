@@ -178,9 +178,7 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
     if let Some(lost) = lost {
         let advice = match (facts.has_no_profile(), facts.switches) {
             (true, _) => "give it a profile",
-            (false, true) => {
-                "each switch between processes delays it: start nvidia-cuda-mps-control -d, then restart the jobs"
-            }
+            (false, true) => "each switch between processes delays it: restart the jobs with weft run --mps on",
             (false, false) => "give the background jobs a profile, or fewer or shorter kernels",
         };
         say(
@@ -230,6 +228,15 @@ pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String, names: &Calle
         && jobs.len() > 1
     {
         let called_jobs: Vec<String> = jobs.iter().take(8).map(|(client, _)| (names.job)(*client)).collect();
+        let twice = |name: &String| called_jobs.iter().filter(|other| *other == name).count() > 1;
+        let numbered = called_jobs
+            .iter()
+            .zip(&jobs)
+            .map(|(name, (client, _))| match twice(name) {
+                true => format!("{name} (client {client})"),
+                false => name.clone(),
+            });
+        let called_jobs: Vec<String> = numbered.collect();
         say(
             WarningKind::SamePriority,
             format!(
@@ -242,9 +249,17 @@ pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String, names: &Calle
         say(
             WarningKind::NoMps,
             format!(
-                "{called}: {} without MPS, so the device takes turns between processes (about {} a switch); start nvidia-cuda-mps-control -d, then restart the jobs",
-                count(view.not_under_mps as u64, "job is", "jobs are"),
+                "{called}: {} without MPS, so the device takes turns between processes (about {} a switch); restart {} with weft run --mps on",
+                match view.under_mps {
+                    0 => "its jobs are".to_string(),
+                    _ => count(view.not_under_mps as u64, "job is", "jobs are"),
+                },
                 duration(view.snapshot.switch_cost),
+                if view.under_mps > 0 && view.not_under_mps == 1 {
+                    "it"
+                } else {
+                    "them"
+                },
             ),
         );
     }
@@ -373,6 +388,10 @@ mod tests {
             job: &job,
             device: "GPU 0",
         };
+        let same = CalledNames {
+            job: &|_| "bg".to_string(),
+            device: "GPU 0",
+        };
         let idle = of_device(&view, |_| String::new(), &names);
         assert_eq!(idle.len(), 1, "none of them has launched: {idle:?}");
         view.snapshot.clients.iter_mut().for_each(|client| client.launches = 1);
@@ -387,6 +406,9 @@ mod tests {
                 .contains("GPU 0: train1.py, train2.py have the same highest priority")
         );
         assert!(apart[0].text.contains("weft set --client 2 --priority 6"));
+        let numbered = of_device(&view, |_| String::new(), &same);
+        assert!(numbered[0].text.contains("bg (client 1), bg (client 2) have"));
+        assert!(apart[1].text.contains("its jobs are without MPS"), "{}", apart[1].text);
         assert!(apart[1].text.contains("100 us"), "{}", apart[1].text);
         let one_job = of_device(&view, |_| "gang".to_string(), &names);
         assert_eq!(one_job.len(), 1, "ranks of one job");
@@ -493,10 +515,7 @@ mod tests {
         );
         service.profile = Some("resnet".to_string());
         let text = &told(&service, true, true)[0].text;
-        assert!(
-            text.ends_with("start nvidia-cuda-mps-control -d, then restart the jobs"),
-            "{text}"
-        );
+        assert!(text.ends_with("restart the jobs with weft run --mps on"), "{text}");
         let training = ClientStatus {
             mode: "background".to_string(),
             ..ClientStatus::default()

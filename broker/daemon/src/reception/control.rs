@@ -44,10 +44,6 @@ pub(super) const SETS_TOLD: usize = 16;
 /// thread is slow.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Longest wait of a broker that ends, until the deaths of clients are handled: two rounds of
-/// [`PERIOD`], and more on a busy machine. A job whose death it missed is in no record.
-const LONGEST_END: Duration = Duration::from_secs(3);
-
 /// Ratio of a message's whole cost to its cost on this thread. The rest is the poll that finds the
 /// message, and work of threads that it wakes. If floods cost this thread 6 % of a core, the rest
 /// costs up to 6 % more.
@@ -76,22 +72,8 @@ pub struct ControlFlags {
     pub stop: Arc<AtomicBool>,
     /// Rounds of the thread so far.
     pub rounds: Arc<AtomicU64>,
-    /// Rounds in which no message was left to read, and no client was dying.
-    pub settled: Arc<AtomicU64>,
     /// CPU time accounts.
     pub accounts: Accounts,
-}
-
-impl ControlFlags {
-    /// Waits until the thread has handled each death until now, at most [`LONGEST_END`].
-    pub fn wait_for_deaths(&self) {
-        let settled = || self.settled.load(Ordering::Relaxed);
-        let (begin, first) = (Instant::now(), settled());
-        // The round in progress may have missed one.
-        while settled() - first < 2 && begin.elapsed() < LONGEST_END {
-            std::thread::sleep(PERIOD / 4);
-        }
-    }
 }
 
 /// Receivers of clients' messages.
@@ -140,7 +122,6 @@ pub fn start(
         looks: 0,
         mps: mps::MpsCheck::default(),
         rounds: flags.rounds,
-        settled: flags.settled,
     };
     let thread = std::thread::Builder::new()
         .name("weft-control".into())
@@ -188,8 +169,6 @@ struct Control {
     mps: mps::MpsCheck,
     /// Rounds so far; the heartbeat watches them.
     rounds: Arc<AtomicU64>,
-    /// See [`ControlFlags::settled`].
-    settled: Arc<AtomicU64>,
 }
 
 impl Control {
@@ -232,7 +211,7 @@ impl Control {
             }
             self.look_for_deaths();
             if self.all_heard && self.peers.values().all(|peer| peer.dying_since.is_none()) {
-                self.settled.fetch_add(1, Ordering::Relaxed);
+                self.registry.settled.fetch_add(1, Ordering::Relaxed);
             }
             self.admission.tick();
             self.look_who_waits();
@@ -421,7 +400,10 @@ impl Control {
                 entry.note(&line);
             }
             ToBroker::MpsServer(server) => peer.mps_server = server,
-            ToBroker::Outcome => self.outcomes.tell(OutcomeMessage::Wanted(client, peer.sender.clone())),
+            ToBroker::Outcome => {
+                entry.stops();
+                self.outcomes.tell(OutcomeMessage::Wanted(client, peer.sender.clone()));
+            }
             ToBroker::Goodbye => entry.goodbye.store(true, Ordering::Relaxed),
         }
     }

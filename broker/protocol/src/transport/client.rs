@@ -312,10 +312,17 @@ fn carried(called: &str) -> Option<Vec<u8>> {
 pub fn ask(path: &Path, question: &str, within: Duration) -> Result<String, Error> {
     let limit = TimeLimit::new(within);
     let socket = reach(path, limit)?;
-    fds::send(&socket, &Packet::Question(question.to_string()), &[], limit)?;
+    // It was killed meanwhile.
+    let gone = |error: Error| match error {
+        Error::Gone => Error::NoBroker(path.to_path_buf()),
+        other => other,
+    };
+    fds::send(&socket, &Packet::Question(question.to_string()), &[], limit).map_err(gone)?;
     let mut answer = String::new();
     loop {
-        let (packet, _) = fds::receive(&socket, "the broker", limit).map_err(from_broker)?;
+        let (packet, _) = fds::receive(&socket, "the broker", limit)
+            .map_err(from_broker)
+            .map_err(gone)?;
         match packet {
             Packet::Answer { text, last } => {
                 answer.push_str(&text);

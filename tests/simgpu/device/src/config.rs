@@ -338,9 +338,7 @@ impl Config {
             };
         }
         if let Some(memory) = variable("SIMGPU_MEMORY") {
-            config.device.memory = memory
-                .parse()
-                .map_err(|_| ConfigError::Variable("SIMGPU_MEMORY", memory))?;
+            config.device.memory = bytes(&memory).ok_or(ConfigError::Variable("SIMGPU_MEMORY", memory))?;
         }
         if let Some(processors) = variable("SIMGPU_PROCESSORS") {
             let wrong = || ConfigError::Variable("SIMGPU_PROCESSORS", processors.clone());
@@ -351,9 +349,7 @@ impl Config {
             config.divide(number);
         }
         if let Some(memory) = variable("SIMGPU_HOST_MEMORY") {
-            config.device.host_memory = memory
-                .parse()
-                .map_err(|_| ConfigError::Variable("SIMGPU_HOST_MEMORY", memory))?;
+            config.device.host_memory = bytes(&memory).ok_or(ConfigError::Variable("SIMGPU_HOST_MEMORY", memory))?;
         }
         if let Some(dilation) = variable("SIMGPU_DILATION") {
             config.device.dilation = dilation
@@ -453,6 +449,18 @@ fn variable(name: &str) -> Option<String> {
 pub fn mps_daemon() -> Option<UnixStream> {
     let pipes = variable("CUDA_MPS_PIPE_DIRECTORY").unwrap_or_else(|| "/tmp/nvidia-mps".to_owned());
     UnixStream::connect(Path::new(&pipes).join("control")).ok()
+}
+
+/// A size: bytes, or with a unit.
+pub(crate) fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = units
+        .into_iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
+    let (number, shift) = unit.unwrap_or((text, 0));
+    let number: u64 = number.trim().parse().ok().filter(|number| *number > 0)?;
+    number.checked_mul(1 << shift)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, bytes};
 use crate::link::{beside, default_socket};
 use crate::model::model;
 
@@ -211,18 +211,6 @@ fn gpu(index: usize, text: &str) -> Option<Gpu> {
         whole,
         instances,
     })
-}
-
-/// A size: bytes, or with a unit.
-fn bytes(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let unit = units
-        .into_iter()
-        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
-    let (number, shift) = unit.unwrap_or((text, 0));
-    let number: u64 = number.trim().parse().ok().filter(|number| *number > 0)?;
-    number.checked_mul(1 << shift)
 }
 
 #[cfg(test)]
