@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{Builder, JoinHandle};
+use std::thread::Builder;
 
 use crate::processor::thread_pointer;
 
@@ -100,16 +100,13 @@ pub fn rest(time: std::time::Duration) {
 }
 
 /// Starts a thread that no signal of the job reaches.
-pub fn spawn<T: Send + 'static>(
-    thread: Builder,
-    body: impl FnOnce() -> T + Send + 'static,
-) -> std::io::Result<JoinHandle<T>> {
+pub fn spawn(thread: Builder, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let before = block_signals();
     let spawned = thread.spawn(body);
     if let Some(before) = before {
         restore_signals(&before);
     }
-    spawned
+    spawned.map(|_| ())
 }
 
 /// Blocks all signals of this thread, for its new threads to inherit. Returns the former set.

@@ -152,9 +152,11 @@ impl Completion {
     }
 
     /// Notes the captures that another session of the process knows.
-    pub fn note_captures_of(&self, other: &Completion) {
-        let captures = other.captures.load(Ordering::Acquire);
-        self.captures.store(captures, Ordering::Release);
+    pub fn with_captures_of(self, other: &Completion) -> Completion {
+        Completion {
+            captures: AtomicU32::new(other.captures.load(Ordering::Acquire)),
+            ..self
+        }
     }
 
     /// Account of a stream.

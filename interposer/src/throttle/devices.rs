@@ -315,8 +315,8 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
         }
     };
     session.admission.further = count as u32;
-    session.completion.note_captures_of(&first.completion);
-    let session: &'static Session = Box::leak(session);
+    session.completion = session.completion.with_captures_of(&first.completion);
+    let session: &'static Session = Box::leak(Box::new(session));
     helper::start(session, transport::path::socket());
     put(DeviceNumber(count as u8), session);
     place.device.store(device, Ordering::Release);

@@ -76,7 +76,7 @@ pub fn begin(driver: EventCalls, settings: Settings, watch: impl FnOnce()) -> Re
     clock::find_namespace();
     let session = Session::make(driver, settings)?;
     watch();
-    let session: &'static Session = Box::leak(session);
+    let session: &'static Session = Box::leak(Box::new(session));
     devices::begin(session);
     OWNER.store(std::process::id(), Ordering::Release);
     SESSION.store(ptr::from_ref(session).cast_mut(), Ordering::Release);

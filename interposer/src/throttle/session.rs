@@ -10,9 +10,7 @@
 //! calls, ends of streams and contexts.
 #![forbid(unsafe_code)]
 
-use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::Builder;
 
 use weft_gate::active_streams::{ActiveStreams, EndedStreams, RemainingWork};
 use weft_gate::charge;
@@ -71,9 +69,6 @@ fn left(left: RemainingWork) -> (bool, bool) {
     }
 }
 
-/// Stack of the thread that makes a session: ten times what an unoptimized build takes.
-const STACK_BYTES: usize = 512 << 10;
-
 /// The owners of a session's state.
 #[derive(Debug)]
 pub struct Session {
@@ -97,30 +92,20 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session without a broker. A thread of weft makes it: on its way to the heap it would fill
-    /// the stack of a small thread of the job.
-    pub fn make(driver: EventCalls, settings: Settings) -> Result<Box<Session>, transport::Error> {
-        let make = move || {
-            Ok(Box::new(Session {
-                link: BrokerLink::new(settings)?,
-                admission: DeviceAdmission::default(),
-                predictions: Predictions::new(),
-                gate: LaunchGate::default(),
-                completion: Completion::new(driver),
-                active_streams: ActiveStreams::default(),
-                event_times: EventTimes::default(),
-                sampler: Sampler::default(),
-                end_lines: EndLines::default(),
-                rested: AtomicBool::new(false),
-            }))
-        };
-        let failed = |source| transport::Error::System {
-            what: "starting a thread",
-            source,
-        };
-        let thread = thread::spawn(Builder::new().stack_size(STACK_BYTES), make).map_err(failed)?;
-        // A panic in it was logged.
-        thread.join().unwrap_or_else(|_| Err(failed(ErrorKind::Other.into())))
+    /// A session without a broker.
+    pub fn make(driver: EventCalls, settings: Settings) -> Result<Session, transport::Error> {
+        Ok(Session {
+            link: BrokerLink::new(settings)?,
+            admission: DeviceAdmission::default(),
+            predictions: Predictions::new(),
+            gate: LaunchGate::default(),
+            completion: Completion::new(driver),
+            active_streams: ActiveStreams::default(),
+            event_times: EventTimes::default(),
+            sampler: Sampler::default(),
+            end_lines: EndLines::default(),
+            rested: AtomicBool::new(false),
+        })
     }
 
     /// Implements [`super::before_launch`]. Only the part for a job without other jobs is inlined

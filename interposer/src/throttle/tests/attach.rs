@@ -34,7 +34,7 @@ fn session() -> &'static Session {
     };
     let (settings, complaints) = Settings::read(variable, 2);
     assert_eq!(complaints, [""; 0]);
-    Box::leak(Session::make(fake::driver(), settings).expect("a session"))
+    Box::leak(Box::new(Session::make(fake::driver(), settings).expect("a session")))
 }
 
 /// Lets one client in.

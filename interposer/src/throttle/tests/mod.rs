@@ -87,7 +87,7 @@ fn attached(mode: Mode) -> (&'static Session, Broker) {
 /// As [`attached`], on a machine with `cores` cores.
 fn attached_on(mode: Mode, cores: usize) -> (&'static Session, Broker) {
     let (settings, _) = Settings::read(|_| None, cores);
-    let session: &'static Session = Box::leak(Session::make(fake::driver(), settings).expect("a session"));
+    let session: &'static Session = Box::leak(Box::new(Session::make(fake::driver(), settings).expect("a session")));
     let broker = Broker {
         lane: SharedLane::lane().expect("a lane"),
         epoch_page: SharedEpochPage::epoch_page().expect("an epoch page"),
