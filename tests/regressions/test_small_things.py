@@ -27,18 +27,12 @@ def history(scene):
 
 
 @pytest.mark.finding("users3-L1")
-def test_a_thread_with_a_small_stack_needs_none_for_weft(scene):
+def test_a_thread_with_a_small_stack_uses_each_device(scene):
     scene.device.settings["SIMGPU_DEVICES"] = "8GiB,8GiB"
     scene.broker.start()
     program = compiled(scene, "small_stack.c")
-    plain = {**jobs.clean_environment(), **scene.device.environment()}
-
-    def ends_well(size):
-        return subprocess.run([program, str(size)], env=plain, capture_output=True, timeout=BOUND, check=False).returncode == 0
-
-    # The driver and the C library need most of it.
-    least = next(size for size in range(16, 1024, 8) if ends_well(size))
-    scene.finish(scene.job([program, least + 4]))
+    # A build without optimization takes some 100 KiB of it.
+    scene.finish(scene.job([program, 192]))
 
 
 @pytest.mark.finding("users3-L2")
