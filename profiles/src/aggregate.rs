@@ -143,7 +143,7 @@ impl Aggregator {
             kernels,
             working_sets: self.working_sets,
             ran: self.ran,
-            refined: 0,
+            unused: 0,
             over,
             short,
         }

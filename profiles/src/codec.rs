@@ -10,8 +10,8 @@
 //! | 2 | working sets, after the kernels. A body of version 1 lacks them |
 //! | 3 | run time, after the working sets. A body of version 2 lacks it |
 //! | 4 | another kind of template ([`crate::working_set::Template::Table`], the last). A body of version 3 is one of version 4 without any |
-//! | 5 | number of refining runs, after the run time. A body of version 4 lacks it |
-//! | 6 | the errors of the times, after the refining runs. A body of version 5 lacks them |
+//! | 5 | a number that is always 0 now, after the run time. A body of version 4 lacks it |
+//! | 6 | the errors of the times, after that number. A body of version 5 lacks them |
 //!
 //! A field is added or changed only with a new version. This build reads old versions and writes
 //! the newest. It checks a decoded body for soundness.
@@ -36,8 +36,8 @@ const NO_WORKING_SETS: u8 = 0;
 /// Encoding of an unknown run time.
 const NO_DURATION: u8 = 0;
 
-/// Encoding of no refining run.
-const NOT_REFINED: u8 = 0;
+/// Encoding of the field without use.
+const UNUSED: u8 = 0;
 
 /// Encoding of times without a known error.
 const NO_ERROR: u8 = 0;
@@ -70,9 +70,9 @@ pub fn decode(file: &[u8], path: &Path) -> Result<Profile, Error> {
     let (version, body) = FORMAT.open(file, path)?;
     // Fields that later versions append to this one's body.
     let more: &[u8] = match version {
-        1 => &[NO_WORKING_SETS, NO_DURATION, NOT_REFINED, NO_ERROR, NO_ERROR],
-        2 => &[NO_DURATION, NOT_REFINED, NO_ERROR, NO_ERROR],
-        3 | 4 => &[NOT_REFINED, NO_ERROR, NO_ERROR],
+        1 => &[NO_WORKING_SETS, NO_DURATION, UNUSED, NO_ERROR, NO_ERROR],
+        2 => &[NO_DURATION, UNUSED, NO_ERROR, NO_ERROR],
+        3 | 4 => &[UNUSED, NO_ERROR, NO_ERROR],
         5 => &[NO_ERROR, NO_ERROR],
         _ => &[],
     };
@@ -156,7 +156,6 @@ mod tests {
     fn profiles_of_earlier_versions_are_read() {
         let profile = Profile {
             ran: 0,
-            refined: 0,
             over: 0,
             short: 0,
             ..sample()
@@ -196,11 +195,7 @@ mod tests {
         let mut kernels = body_of(&Profile::default());
         let errors = [kernels.pop(), kernels.pop()];
         assert_eq!(errors, [Some(NO_ERROR); 2], "the last fields are the times' errors");
-        assert_eq!(
-            kernels.pop(),
-            Some(NOT_REFINED),
-            "the one before them is how many runs refined it"
-        );
+        assert_eq!(kernels.pop(), Some(UNUSED), "the one before them has no use");
         assert_eq!(kernels.pop(), Some(NO_DURATION), "the one before it how long it ran");
         assert_eq!(
             kernels.pop(),

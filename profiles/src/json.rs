@@ -15,7 +15,6 @@ pub fn to_json(profile: &Profile) -> Value {
         "name": profile.name,
         "taken": profile.taken,
         "runs": profile.runs,
-        "refined": profile.refined,
         "gpu": {
             "name": profile.gpu.name,
             "uuid": profile.gpu.uuid,

@@ -6,7 +6,6 @@
 //! * [`Aggregator`]: makes a profile from samples.
 //! * [`Store`]: profiles by name in a directory; only [`codec`] knows their bytes.
 //! * [`show`] and [`json`]: output for people and for programs.
-//! * [`refine`]: a served run corrects its profile.
 //! * [`predictor`]: predicts kernel times and gaps from the kernels that ran before.
 //! * [`mod@format`]: versioned files with a checksum, such as a profile's.
 //!
@@ -22,7 +21,6 @@ pub mod format;
 pub mod json;
 pub mod predictor;
 mod profile;
-pub mod refine;
 pub mod show;
 mod sketch;
 mod store;

@@ -80,8 +80,8 @@ pub struct Profile {
     pub working_sets: WorkingSets,
     /// Longest run's wall-clock time on the device, ns; 0 if unknown.
     pub ran: Ns,
-    /// Number of served runs that refined it since stage 1.
-    pub refined: u32,
+    /// Always 0: it keeps the place of a former field in the file.
+    pub unused: u32,
     /// The most that the estimated device time of all launches exceeds the real one, ns. If the
     /// host launches slowly, part of a measured time may be the host's.
     pub over: Ns,
@@ -219,7 +219,6 @@ impl Profile {
         self.runs = self.runs.saturating_add(other.runs);
         self.memory_peak = self.memory_peak.max(other.memory_peak);
         self.ran = self.ran.max(other.ran);
-        self.refined = self.refined.saturating_add(other.refined);
         self.over = self.over.saturating_add(other.over);
         self.short = self.short.saturating_add(other.short);
         self.unlisted += other.unlisted;
@@ -322,7 +321,7 @@ pub(crate) mod tests {
             kernels,
             working_sets: Default::default(),
             ran: 90_000_000_000,
-            refined: 3,
+            unused: 0,
             over: 500_000,
             short: 40_000,
         }

@@ -82,7 +82,7 @@ fn heading(out: &mut String, profile: &Profile) -> std::fmt::Result {
     let runs = if profile.runs == 1 { "run" } else { "runs" };
     writeln!(
         out,
-        "{} {runs}, {} launches, {} of them timed, memory peak {} MiB{}{}",
+        "{} {runs}, {} launches, {} of them timed, memory peak {} MiB{}",
         profile.runs,
         profile.launches(),
         profile.samples(),
@@ -91,11 +91,6 @@ fn heading(out: &mut String, profile: &Profile) -> std::fmt::Result {
             0 => String::new(),
             ran => format!(", {} at the longest", duration(ran)),
         },
-        match profile.refined {
-            0 => String::new(),
-            1 => ", refined by a served run".to_owned(),
-            runs => format!(", refined by {runs} served runs"),
-        }
     )?;
     writeln!(out)
 }
@@ -216,7 +211,7 @@ mod tests {
         let expected = "\
 profile resnet, taken 2026-11-18 11:06 UTC
 on NVIDIA A100-SXM4-80GB (81920 MiB), driver for CUDA 13.2
-1 run, 80 launches, 20 of them timed, memory peak 3072 MiB, 90.0s at the longest, refined by 3 served runs
+1 run, 80 launches, 20 of them timed, memory peak 3072 MiB, 90.0s at the longest
 
 kernel  grid x block   launches       p50      p90      p99   gap p10  gap p50   share
 gemm    (8) x (128)          40   100.0us  100.0us  100.0us    2.00ms   2.00ms   90.9%

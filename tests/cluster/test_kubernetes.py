@@ -42,7 +42,7 @@ ALL = {
     "dashboard": {"enabled": True, "annotations": {"grafana_folder": "GPUs"}},
     "broker": {
         "metricsPort": 9431,
-        "settings": {"slowdown": "2%", "refine": True, "idle-exit": "never", "max-swapped-out": 9000},
+        "settings": {"slowdown": "2%", "idle-exit": "never", "max-swapped-out": 9000},
         "priorities": {"1000": "high", "1001": 3},
     },
     "policy": {"enabled": True, "highPriorityClasses": ["serving"]},

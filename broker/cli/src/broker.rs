@@ -99,11 +99,6 @@ pub struct BrokerArgs {
     /// the defaults)
     #[arg(long, hide_short_help = true, value_name = "FILE", value_parser = constants)]
     pub constants: Option<(PathBuf, Box<Constants>)>,
-    /// Have jobs time a kernel now and then while they serve, for at most 0.5 % of their time. This
-    /// keeps predictions current, and profiles too when the jobs have ended (a shared broker writes
-    /// none). --refine=false overrides weft.toml
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
-    pub refine: Option<bool>,
     /// Write decisions and records to a file, one JSON value per line
     #[arg(long, hide_short_help = true, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -273,7 +268,6 @@ fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
     let said = |key| files.text(ConfigSection::Broker, key);
     let number = text::whole::<u64>;
     fill(&mut args.policy, said("policy"), str::parse);
-    fill(&mut args.refine, said("refine"), str::parse);
     fill(&mut args.slowdown, said("slowdown"), latency_budget::parse_slowdown);
     fill(&mut args.delay_bound, said("delay-bound"), number);
     fill(&mut args.longest_wait, said("longest-wait"), number);
@@ -364,7 +358,6 @@ fn options(args: &BrokerArgs) -> Options {
             .longest_wait
             .map_or(Duration::from_nanos(constants.longest_wait), Duration::from_millis),
         longest_wait_said: args.longest_wait.is_some(),
-        refine: args.refine.unwrap_or(false),
         speed: constants.speed,
         link_mb_per_s: constants.link_mb_per_s,
         trace: args.trace.clone(),
@@ -437,9 +430,6 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     }
     if let Some(slowdown) = args.slowdown {
         command.arg("--slowdown").arg(latency_budget::slowdown_text(slowdown));
-    }
-    if let Some(refine) = args.refine {
-        command.arg(format!("--refine={refine}"));
     }
     if args.shared {
         command.arg("--shared");

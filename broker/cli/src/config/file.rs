@@ -359,7 +359,7 @@ mod tests {
     #[test]
     fn values_are_taken_as_options_take_them() {
         let (loaded, told) = loaded(
-            "[broker]\npolicy = 'fikit'\nrefine = true\nslowdown = 0.02\ndelay_bound = 1_000\n\
+            "[broker]\npolicy = 'fikit'\nslowdown = 0.02\ndelay_bound = 1_000\n\
              [broker.weights]\nroot = 3\n[broker.priorities]\n0 = 'high'\n1001 = 2\n\
              [broker.jobs]\n'*' = 4\nroot = 9\n[broker.memory]\n'*' = '24GiB'\n\
              [run]\npriority = 'low'\nquiet = true\nqueue = false\nslo = '50ms'\n",
@@ -367,12 +367,11 @@ mod tests {
         assert_eq!(told, [""; 0]);
         let text = |key| loaded.text(ConfigSection::Broker, key);
         assert_eq!(text("policy"), Some("fikit"));
-        assert_eq!(text("refine"), Some("true"));
         assert_eq!(text("slowdown"), Some("0.02"));
         assert_eq!(text("delay-bound"), Some("1000"));
         assert_eq!(loaded.weights[&0].0, 3);
         assert_eq!(loaded.priorities.keys().copied().collect::<Vec<_>>(), [0, 1001]);
-        assert_eq!(loaded.weights[&0].1.line, 7);
+        assert_eq!(loaded.weights[&0].1.line, 6);
         assert_eq!((loaded.jobs[&None].0, loaded.jobs[&Some(0)].0), (4, 9));
         assert_eq!(loaded.memory[&None].0, 24 << 30);
         let set = loaded.variables(|name| name == "WEFT_SLO");

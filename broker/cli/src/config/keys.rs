@@ -96,7 +96,6 @@ pub const OF_ONE_BROKER: [&str; 2] = ["metrics", "trace"];
 /// The settings, in the order of `weft config show`.
 pub const KEYS: &[ConfigKey] = &[
     broker_key("policy", "weft", |text| drop_value(text.parse::<PolicyName>())),
-    broker_key("refine", "false", yes_or_no),
     reloaded(broker_key("slowdown", "1%", |text| {
         drop_value(latency_budget::parse_slowdown(text))
     })),
@@ -230,12 +229,13 @@ pub fn idle_exit(text: &str) -> Result<Option<u64>, String> {
 }
 
 /// Keys of `[broker]` in earlier versions, each with a hint.
-pub const REMOVED: [(&str, &str); 4] = [
+pub const REMOVED: [(&str, &str); 5] = [
     (
         "admission",
         "removed in 0.2.0: jobs are admitted by the one order that is left; delete the line",
     ),
     ("dilation", "removed: weft knows no simulated GPU; delete the line"),
+    ("refine", "removed: profiles keep their times; delete the line"),
     (
         "spin",
         "removed in 0.2.0: weft spins if the machine has more than two cores; delete the line",
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn built_in_values_of_the_switches_are_valid() {
-        for name in ["policy", "refine", "slowdown", "delay-bound", "log"] {
+        for name in ["policy", "slowdown", "delay-bound", "log"] {
             let key = KEYS.iter().find(|key| key.name == name).expect("a key");
             assert_eq!((key.check)(key.built_in), Ok(()), "{name}");
         }

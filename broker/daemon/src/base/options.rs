@@ -154,8 +154,6 @@ pub struct Options {
     pub longest_wait: Duration,
     /// Whether the owner set `longest_wait`.
     pub longest_wait_said: bool,
-    /// Whether served jobs are sampled, to correct their profiles.
-    pub refine: bool,
     /// The device's speed as jobs assume it.
     pub speed: DeviceSpeed,
     /// The link's rate until it is measured, one direction at a time, MB a second.
@@ -216,7 +214,6 @@ impl Default for Options {
             idle_exit: None,
             longest_wait: Duration::from_nanos(constants.longest_wait),
             longest_wait_said: false,
-            refine: false,
             speed: constants.speed,
             link_mb_per_s: constants.link_mb_per_s,
             trace: None,

@@ -69,8 +69,6 @@ pub struct Entry {
     pub loaded: Option<Arc<Profile>>,
     /// Whether the client takes stage-1 samples.
     pub profiling: bool,
-    /// Whether samples taken while it is served correct its profile.
-    pub refines: bool,
     /// Time of its attachment.
     pub since: Instant,
     pub lane: Arc<SharedLane>,
@@ -177,7 +175,6 @@ impl Entry {
             profile: new_client.profile,
             loaded: new_client.loaded,
             profiling: new_client.profiling,
-            refines: false,
             since: Instant::now(),
             lane: new_client.lane,
             priority: AtomicU8::new(new_client.priority),
@@ -223,11 +220,6 @@ impl Entry {
     pub fn set_budget(&self, change: LatencyBudget) {
         let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
         *budget = change.clamped().or(*budget);
-    }
-
-    /// Lets samples taken while it is served correct the profile.
-    pub fn refining(self) -> Entry {
-        Entry { refines: true, ..self }
     }
 
     /// Marks the process as not visible here.
@@ -284,11 +276,6 @@ impl Entry {
     /// Name that the processes of its job share; empty: the client sent none.
     pub fn gang(&self) -> String {
         self.talk().gang.clone()
-    }
-
-    /// Whether the profile writer wants its kernels and device.
-    pub fn is_kept(&self) -> bool {
-        self.profiling || self.refines
     }
 
     /// Counts a kernel that was just named, or a graph of these kernels.

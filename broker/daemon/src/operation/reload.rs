@@ -139,7 +139,6 @@ pub fn changes(before: &Options, now: &Options) -> (Vec<OptionChange>, Vec<&'sta
     }
     let restart = [
         ("policy", was.policy != is.policy),
-        ("refine", before.refine != now.refine),
         ("delay-bound", was.delay_bound != is.delay_bound),
         ("longest-wait", before.longest_wait != now.longest_wait),
         ("max-swapped-out", was.max_swapped_out != is.max_swapped_out),

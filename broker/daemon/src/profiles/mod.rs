@@ -3,5 +3,4 @@
 #![forbid(unsafe_code)]
 
 pub mod guest_profiles;
-pub mod refining;
 pub mod writer;

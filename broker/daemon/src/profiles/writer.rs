@@ -2,9 +2,8 @@
 //! The profile writer: makes profiles from stage-1 samples, on a thread because disks are slow.
 //!
 //! It writes every few seconds while samples arrive, when a client ends, and when `weft profile`
-//! requests it. If a job is killed, only its last seconds are missing. Samples of served jobs are
-//! added to profiles at the job's end (`refining`). A failed write changes no file and is shown in
-//! `weft status`.
+//! requests it. If a job is killed, only its last seconds are missing. A failed write changes no
+//! file and is shown in `weft status`.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -16,11 +15,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use weft_kernel_id::KernelId;
-use weft_profiles::refine::Timed;
 use weft_profiles::working_set::KernelWorkingSet;
 use weft_profiles::{Aggregator, Gpu};
 
-use super::refining::{RefineOutcome, Refining};
 use crate::clients::registry::Entry;
 use weft_api::profile_path;
 use weft_api::status::Sampled;
@@ -38,15 +35,12 @@ pub enum Observation {
     Sample(u64, Ns, Option<Ns>),
     /// Kernel, and how much its last sample may exceed its time and fall short of it.
     SampleError(u64, Ns, Ns),
-    /// A launch timed while its job was served, and the time at which. The scheduler adds the
-    /// co-runners.
-    Served(Timed, Ns),
 }
 
 /// A message to the profile writer.
 #[derive(Debug)]
 pub enum ProfileMessage {
-    /// A client attached that samples into or refines its profile.
+    /// A client attached that samples into its profile.
     Attached(Arc<Entry>),
     /// A client named a kernel: client, hash, identity.
     Named(u64, u64, KernelId),
@@ -123,7 +117,6 @@ pub fn start(gauges: impl Fn(String) + Send + 'static) -> std::io::Result<(Profi
         WriterThread {
             jobs: HashMap::new(),
             of: HashMap::new(),
-            refining: Refining::default(),
             failures,
             complain: Box::new(gauges),
         }
@@ -208,8 +201,6 @@ struct WriterThread {
     jobs: HashMap<String, Job>,
     /// Profile by client.
     of: HashMap<u64, String>,
-    /// Profiles corrected by the jobs served with them.
-    refining: Refining,
     failures: Arc<AtomicU64>,
     complain: Box<dyn Fn(String) + Send>,
 }
@@ -239,7 +230,6 @@ impl WriterThread {
 
     fn take(&mut self, tell: ProfileMessage) {
         match tell {
-            ProfileMessage::Attached(entry) if entry.refines => self.refining.attached(entry),
             ProfileMessage::Attached(entry) => {
                 let Some(called) = entry.profile.clone() else { return };
                 let job = self.jobs.entry(called.clone()).or_insert_with(|| Job::new(false));
@@ -248,7 +238,6 @@ impl WriterThread {
                 self.of.insert(entry.client, called);
             }
             ProfileMessage::Named(client, hash, id) => {
-                self.refining.named(client, hash, &id);
                 if let Some(job) = self.job(client)
                     && job.names.len() < weft_profiles::MAX_KERNELS
                 {
@@ -264,17 +253,11 @@ impl WriterThread {
                 }
             }
             ProfileMessage::Device(client, gpu) => {
-                self.refining.device(client, &gpu);
                 if let Some(job) = self.job(client) {
                     job.aggregator.device(gpu);
                 }
             }
             ProfileMessage::Seen(client, seen) => {
-                for one in &seen {
-                    if let Observation::Served(timed, _) = one {
-                        self.refining.timed(client, timed);
-                    }
-                }
                 if let Some(job) = self.job(client) {
                     for one in seen {
                         match one {
@@ -290,7 +273,6 @@ impl WriterThread {
                             Observation::SampleError(hash, over, short) => {
                                 job.aggregator.sample_error(hash, over, short);
                             }
-                            Observation::Served(..) => {}
                         }
                     }
                 }
@@ -328,21 +310,6 @@ impl WriterThread {
     }
 
     fn gone(&mut self, entry: &Arc<Entry>) {
-        match self.refining.gone(entry) {
-            RefineOutcome::Goes | RefineOutcome::Stays => {}
-            RefineOutcome::Refined(refined) => log::info!(
-                "the profile of process {} and its peers was refined while they were served: {} kernels added, {} corrected, {} confirmed",
-                entry.pid,
-                refined.added,
-                refined.replaced,
-                refined.confirmed
-            ),
-            RefineOutcome::Trouble(said) => {
-                self.failures.fetch_add(1, Ordering::Relaxed);
-                log::warn!("{said}");
-                (self.complain)(said);
-            }
-        }
         let Some(called) = self.of.remove(&entry.client) else {
             return;
         };
@@ -427,7 +394,6 @@ mod tests {
         let mut thread = WriterThread {
             jobs: HashMap::new(),
             of: HashMap::new(),
-            refining: Refining::default(),
             failures: Arc::default(),
             complain: Box::new(|_| {}),
         };

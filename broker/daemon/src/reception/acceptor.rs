@@ -260,9 +260,6 @@ impl Acceptor {
                 hello.profiling,
             );
             lane.orders.set_speed(options.speed);
-            if options.refine && !hello.profiling {
-                lane.orders.flags.fetch_or(flags::SAMPLE, Ordering::Release);
-            }
         });
         let attached = match attached {
             Ok(attached) => attached,
@@ -296,15 +293,12 @@ impl Acceptor {
         if shared {
             tell_guest(&attached.sender, new_client.loaded.as_deref(), lowered, end);
         }
-        // A shared broker writes no user's files.
-        let refines = options.refine && !hello.profiling && new_client.profile.is_some();
         let new_client = match pending_pid {
             Some(_) => new_client,
             None => new_client.unseen(),
         };
         let new_client = match shared {
             true => new_client.of(attached.uid, attached.user_page),
-            false if refines => new_client.refining(),
             false => new_client,
         };
         let containers = pending_pid.map_or_else(Vec::new, |pid| self.answers.pods.containers_of(pid));
@@ -323,7 +317,7 @@ impl Acceptor {
         );
         entry.speaks_by(attached.sender.clone());
         self.registry.add(Arc::clone(&entry));
-        if entry.is_kept() {
+        if entry.profiling {
             self.profile_writer.tell(ProfileMessage::Attached(Arc::clone(&entry)));
         }
         self.to_scheduler.tell(Notice::Attached(Arc::clone(&entry)));

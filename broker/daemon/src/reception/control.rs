@@ -317,13 +317,13 @@ impl Control {
             ToBroker::Kernel { hash, id } => {
                 entry.named(hash, &[]);
                 entry.call_kernel(hash, &id.short_name());
-                if entry.is_kept() {
+                if entry.profiling {
                     self.profile_writer.tell(ProfileMessage::Named(client, hash, id));
                 }
             }
             ToBroker::Graph { hash, kernels } => {
                 entry.named(hash, &kernels);
-                if entry.is_kept() {
+                if entry.profiling {
                     let id = weft_kernel_id::KernelId::graph(hash, kernels.len());
                     self.profile_writer.tell(ProfileMessage::Named(client, hash, id));
                 }
@@ -363,7 +363,7 @@ impl Control {
                     }
                     self.to_scheduler.tell(Notice::Unprofiled(client));
                 }
-                if entry.is_kept() {
+                if entry.profiling {
                     self.profile_writer.tell(ProfileMessage::Device(client, gpu));
                 }
             }

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use rustix::thread::futex;
-use weft_profiles::refine::{OtherJobs, Timed};
 
 use super::lane_rotation::WatchSlot;
 use crate::base::trace::{Line, Trace};
@@ -247,10 +246,6 @@ impl LaneWatch {
             }
             Kind::Between => {
                 self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
-                if self.entry.refines {
-                    let time = lane::likely(record.a, record.b);
-                    seen.push(self.served(kernel, time, None, at));
-                }
                 events.push((
                     at,
                     Event::SampledBetween {
@@ -293,21 +288,8 @@ impl LaneWatch {
 
     fn sample(&self, record: Record) -> Option<Observation> {
         let gap = (record.b != NO_GAP).then_some(record.b);
-        let (kernel, time) = (record.kernel, record.a);
-        if !self.entry.refines {
-            return self.entry.profiling.then_some(Observation::Sample(kernel, time, gap));
-        }
-        Some(self.served(kernel, time, gap, record.at))
-    }
-
-    fn served(&self, kernel: u64, time: Ns, gap: Option<Ns>, at: Ns) -> Observation {
-        let timed = Timed {
-            kernel,
-            time,
-            gap,
-            beside: OtherJobs::Others,
-        };
-        Observation::Served(timed, at)
+        let sample = Observation::Sample(record.kernel, record.a, gap);
+        self.entry.profiling.then_some(sample)
     }
 
     /// Reads the reports outside of the ring; makes events from changes.
@@ -495,7 +477,7 @@ impl LaneWatch {
         self.ring();
     }
 
-    /// Turns timed launches on or off; with refinement all launches are timed anyway.
+    /// Turns timed launches on or off.
     pub fn time_launches(&mut self, wanted: bool) {
         let flags = &self.entry.lane.orders.flags;
         if wanted {

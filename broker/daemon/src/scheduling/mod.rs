@@ -2,7 +2,6 @@
 //! The scheduler thread, the lanes and pages that it reads, and the cores that it asks.
 #![forbid(unsafe_code)]
 
-pub mod co_runners;
 pub mod device_cores;
 pub mod lane_rotation;
 pub mod lanes;

@@ -13,7 +13,6 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::co_runners::CoRunners;
 use super::device_cores::{Cores, NewClient, budget_event};
 use super::lane_rotation::WatchRotation;
 use super::lanes::{LaneFault, LaneWatch};
@@ -117,8 +116,6 @@ pub(crate) struct Scheduler {
     user_pages: UserPages,
     rotation: WatchRotation,
     turns: u64,
-    /// Time at which a client last attached, ended or changed its mode.
-    company_since: Ns,
     last_record: Ns,
     stopping: bool,
     /// Whether the last wait was a nap; the next probably is too.
@@ -155,7 +152,6 @@ impl Scheduler {
             lanes: Vec::new(),
             rotation: WatchRotation::default(),
             turns: 0,
-            company_since: 0,
             last_record: 0,
             stopping: false,
             naps: false,
@@ -303,7 +299,6 @@ impl Scheduler {
 
     fn drain(&mut self, at: Option<u64>, turn: &mut Iteration) {
         let mut liars: Vec<(u64, u32, LaneFault)> = Vec::new();
-        let company = CoRunners::of(&self.lanes, self.company_since);
         for lane in &mut self.lanes {
             if !at.is_none_or(|turn| lane.is_due(turn)) {
                 // Its state as of its last read.
@@ -327,7 +322,6 @@ impl Scheduler {
                 Err(lie) => liars.push((lane.client().0, lane.entry().uid, lie)),
             }
             if !self.seen.is_empty() {
-                company.say(lane.mode(), &mut self.seen);
                 self.profile_writer
                     .seen(lane.client().0, std::mem::take(&mut self.seen));
             }
@@ -344,7 +338,6 @@ impl Scheduler {
         let now = (self.clock)();
         match notice {
             Notice::Attached(entry) => {
-                self.company_since = now;
                 let who = NewClient::of(&entry);
                 let client = Client(entry.client);
                 self.mark(now, &entry, "attached", None, Some(entry.command.clone()));
@@ -425,7 +418,6 @@ impl Scheduler {
         let Some(at) = self.lanes.iter().position(|lane| lane.client().0 == client) else {
             return;
         };
-        let company = CoRunners::of(&self.lanes, self.company_since);
         let mut lane = self.lanes.swap_remove(at);
         let lanes = &self.lanes;
         self.user_pages.stay(|user_page| {
@@ -436,7 +428,6 @@ impl Scheduler {
             let mut seen = Vec::new();
             // Only samples matter now; an invalid lane changes nothing.
             let _ = lane.drain((self.clock)(), &mut Vec::new(), &mut seen, &mut self.trace);
-            company.say(lane.mode(), &mut seen);
             self.profile_writer.seen(client, seen);
         }
         let now = (self.clock)();
@@ -451,7 +442,6 @@ impl Scheduler {
         }
         // A detached client still runs and must not wait.
         lane.tell_mode(Mode::Free);
-        self.company_since = now;
         self.mark_names(now, lane.entry());
         self.mark(
             now,
@@ -508,7 +498,6 @@ impl Scheduler {
                 }
                 let left = lane.tell_mode(mode);
                 let entry = Arc::clone(lane.entry());
-                self.company_since = now;
                 self.memory
                     .tell(memory::MemoryMessage::Holds(entry.client, mode == Mode::Foreground));
                 self.mark(now, &entry, "mode", None, Some(mode_name(Some(mode)).to_string()));
