@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from . import elf, licences, paths
@@ -18,8 +19,29 @@ from . import elf, licences, paths
 # The oldest glibc that the packages run on: RHEL 8 has it.
 GLIBC = (2, 28)
 GLIBC_TEXT = ".".join(map(str, GLIBC))
-TRIPLE = "x86_64-unknown-linux-gnu"
-BUILT = paths.TARGET / TRIPLE / "release"
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A kind of processor that packages are for: its name, Debian's, and the folder of a build."""
+
+    name: str
+    debian: str
+    target: Path
+
+    @property
+    def triple(self):
+        return f"{self.name}-unknown-linux-gnu"
+
+    @property
+    def built(self):
+        return self.target / self.triple / "release"
+
+
+X86_64 = Processor("x86_64", "amd64", paths.TARGET)
+AARCH64 = Processor("aarch64", "arm64", paths.TARGET / "aarch64")
+PROCESSORS = {kind.name: kind for kind in (X86_64, AARCH64)}
+TRIPLE, BUILT = X86_64.triple, X86_64.built
 FILES = ("weft", "libweft.so")
 
 OUT = paths.TARGET / "package"
@@ -81,9 +103,9 @@ def version():
     return re.findall(r'^version = "(.+)"$', text, re.MULTILINE)[0]
 
 
-def folder(out=OUT):
+def folder(out=OUT, processor=X86_64):
     """The folder that the tarball unpacks to."""
-    return out / f"weft-{version()}-x86_64"
+    return out / f"weft-{version()}-{processor.name}"
 
 
 def tarball(out=OUT):
@@ -91,14 +113,14 @@ def tarball(out=OUT):
     return Path(f"{folder(out)}.tar.gz")
 
 
-def deb(out=OUT):
+def deb(out=OUT, processor=X86_64):
     """The path of Debian's package."""
-    return out / f"weft_{version()}_amd64.deb"
+    return out / f"weft_{version()}_{processor.debian}.deb"
 
 
-def wheel(out=OUT):
+def wheel(out=OUT, processor=X86_64):
     """The path of the Python wheel, or None."""
-    return next(iter(sorted(out.glob(f"weft_gpu-{version()}-*.whl"))), None)
+    return next(iter(sorted(out.glob(f"weft_gpu-{version()}-*_{processor.name}.whl"))), None)
 
 
 def faults(file, moved=()):
@@ -111,36 +133,40 @@ def faults(file, moved=()):
     ]
 
 
-def make(built, out, as_built=False):
+def make(built, out, as_built=False, processor=X86_64, runner=()):
     """Makes all three packages anew in `out`, from the files in `built`."""
-    whole = lay_out(built, folder(out))
-    return [pack(whole), make_deb(whole, out, as_built), make_wheel(whole, out, as_built)]
+    whole = lay_out(built, folder(out, processor), processor, runner)
+    debian = make_deb(whole, out, as_built, processor)
+    return [pack(whole), debian, make_wheel(whole, out, as_built, processor)]
 
 
-def lay_out(built, whole):
-    """Makes the folder that a user of the tarball unpacks. It has the shape of target/weft."""
+def lay_out(built, whole, processor=X86_64, runner=()):
+    """Makes the folder that a user of the tarball unpacks. It has the shape of target/weft.
+    `runner`: words before a command of another processor; its files are stripped already.
+    """
     shutil.rmtree(whole, ignore_errors=True)
     (whole / "lib").mkdir(parents=True)
     for name in FILES:
         shutil.copyfile(built / name, whole / name)
-        elf.strip(whole / name)
+        if not runner:
+            elf.strip(whole / name)
         (whole / name).chmod(0o755)
     for name in LINKS:
         (whole / "lib" / name).symlink_to("../libweft.so")
     for name in TEXTS:
         shutil.copyfile(paths.ROOT / name, whole / name)
-    (whole / NOTICES).write_text(licences.text(TRIPLE, "weft-cli", "weft-interposer"))
+    (whole / NOTICES).write_text(licences.text(processor.triple, "weft-cli", "weft-interposer"))
     shutil.copytree(paths.ROOT / "docs", whole / "docs")
     for name in FOLDERS:
         shutil.copytree(DEPLOY / name, whole / name)
     (whole / "examples").mkdir()
     shutil.copyfile(DEPLOY / "weft.toml", whole / "examples" / "weft.toml")
     mend_links(whole)
-    run(whole / "weft", "man", whole / "share" / "man" / "man1")
+    run(*runner, whole / "weft", "man", whole / "share" / "man" / "man1")
     for shell, place in COMPLETIONS.items():
         file = whole / "share" / place
         file.parent.mkdir(parents=True)
-        file.write_text(run(whole / "weft", "completions", shell))
+        file.write_text(run(*runner, whole / "weft", "completions", shell))
     return whole
 
 
@@ -175,7 +201,7 @@ def pack(whole):
     return file
 
 
-def make_deb(whole, out, as_built=False):
+def make_deb(whole, out, as_built=False, processor=X86_64):
     """Makes Debian's package: the same files in Debian's folders. With `as_built` it is only for
     this machine: made in a second, and larger.
     """
@@ -212,6 +238,7 @@ def make_deb(whole, out, as_built=False):
     for name in ("control", *SCRIPTS):
         text = (DEPLOY / "debian" / name).read_text()
         text = text.replace("@VERSION@", version()).replace("@SIZE_KIB@", str(size // 1024))
+        text = text.replace("@ARCHITECTURE@", processor.debian)
         (root / "DEBIAN" / name).write_text(text)
         if name in SCRIPTS:
             (root / "DEBIAN" / name).chmod(0o755)
@@ -220,9 +247,9 @@ def make_deb(whole, out, as_built=False):
             runs = entry.is_dir() or os.access(entry, os.X_OK) and entry.stat().st_mode & 0o100
             entry.chmod(0o755 if runs else 0o644)
     pressed = ["-Zgzip", "-z1"] if as_built else ["-Zxz"]
-    run("dpkg-deb", "--root-owner-group", *pressed, "--build", root, deb(out))
+    run("dpkg-deb", "--root-owner-group", *pressed, "--build", root, deb(out, processor))
     shutil.rmtree(root)
-    return deb(out)
+    return deb(out, processor)
 
 
 def copyright_of(folder, names):
@@ -295,7 +322,7 @@ def make_slurm_deb(plugin, header, out=OUT):
     return file
 
 
-def make_wheel(whole, out, as_built):
+def make_wheel(whole, out, as_built, processor=X86_64):
     """Makes the wheel: the two files and the module that finds them."""
     source = out / "wheel"
     shutil.rmtree(source, ignore_errors=True)
@@ -314,14 +341,15 @@ def make_wheel(whole, out, as_built):
         # A wheel has no links: the module makes them, and pip removes the files that are listed
         # here.
         (module / "bin" / "lib" / name).touch()
-    platform = "linux_x86_64" if as_built else f"manylinux_{GLIBC[0]}_{GLIBC[1]}_x86_64"
-    for old in out.glob("weft_gpu-*.whl"):
+    system = "linux" if as_built else f"manylinux_{GLIBC[0]}_{GLIBC[1]}"
+    platform = f"{system}_{processor.name}"
+    for old in out.glob(f"weft_gpu-*_{processor.name}.whl"):
         old.unlink()
     settings = {"--build-option": [f"--plat-name={platform}", "--python-tag=py3"]}
     hook = "import setuptools.build_meta as b; b.build_wheel({!r}, {!r})"
     run(paths.python("wheel"), "-c", hook.format(str(out.resolve()), settings), within=source)
     shutil.rmtree(source)
-    if (made := wheel(out)) is None:
+    if (made := wheel(out, processor)) is None:
         raise Failed(f"no wheel is in {out}, though setuptools ended well")
     return made
 

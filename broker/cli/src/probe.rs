@@ -237,12 +237,15 @@ type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
 type GetResource = unsafe extern "C" fn(c_int, *mut DeviceResource, c_uint) -> c_int;
 type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
-/// Device attributes of cuda.h: `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`, `..._MINOR`,
-/// `..._CONCURRENT_MANAGED_ACCESS`, `..._MPS_ENABLED`.
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`.
 const CAPABILITY_MAJOR: c_int = 75;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR`.
 const CAPABILITY_MINOR: c_int = 76;
+/// `CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`.
 const CONCURRENT_MANAGED_ACCESS: c_int = 89;
+/// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`.
 const MPS_ENABLED: c_int = 133;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`.
 const COMPUTE_MODE: c_int = 20;
 
 /// A `CUdevResource`, with room for fields of newer drivers.
@@ -254,6 +257,9 @@ struct DeviceResource {
     sms: c_uint,
     more: [u8; 412],
 }
+
+// `scripts/symbols check` compares these numbers with the header.
+const _: () = assert!(std::mem::offset_of!(DeviceResource, sms) == 96 && size_of::<DeviceResource>() == 512);
 
 /// `CU_DEV_RESOURCE_TYPE_SM`.
 const SM_RESOURCE: c_uint = 1;

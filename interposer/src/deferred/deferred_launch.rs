@@ -22,10 +22,17 @@ const ATTRIBUTES: usize = 16;
 /// A CUlaunchAttribute in 8-byte words: its kind, and a union of 64 bytes.
 const WORDS: usize = 9;
 
-/// Kinds with plain numbers as value: access policy window, cluster dimension and scheduling,
-/// programmatic stream serialisation, priority, memory synchronisation domain and its map,
-/// preferred cluster dimension, shared memory carve-out. Excluded: cooperative (success depends on
-/// the grid), events, nodes updated on the device.
+/// Kinds with plain numbers as value. Excluded: cooperative (success depends on the grid), events,
+/// nodes updated on the device, and kinds after 14, which were not looked at.
+/// CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW,
+/// CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+/// CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE,
+/// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+/// CU_LAUNCH_ATTRIBUTE_PRIORITY,
+/// CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP,
+/// CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
+/// CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION,
+/// CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT.
 const PLAIN: [u32; 9] = [1, 4, 5, 6, 8, 9, 10, 11, 14];
 
 /// Largest grid in x, y and z.

@@ -15,13 +15,19 @@ use std::ffi::c_void;
 pub struct CuResult(pub u32);
 
 impl CuResult {
+    /// CUDA_SUCCESS.
     pub const SUCCESS: CuResult = CuResult(0);
+    /// CUDA_ERROR_INVALID_VALUE.
     pub const INVALID_VALUE: CuResult = CuResult(1);
+    /// CUDA_ERROR_OUT_OF_MEMORY.
     pub const OUT_OF_MEMORY: CuResult = CuResult(2);
+    /// CUDA_ERROR_NOT_INITIALIZED.
     pub const NOT_INITIALIZED: CuResult = CuResult(3);
     /// CUDA_ERROR_NO_DEVICE: the answer without a driver.
     pub const NO_DEVICE: CuResult = CuResult(100);
+    /// CUDA_ERROR_NOT_READY.
     pub const NOT_READY: CuResult = CuResult(600);
+    /// CUDA_ERROR_UNKNOWN.
     pub const UNKNOWN: CuResult = CuResult(999);
     /// CUDA_ERROR_NOT_FOUND: the answer of a symbol that the driver lacks.
     pub const NOT_FOUND: CuResult = CuResult(500);
@@ -57,11 +63,14 @@ pub const NODE_KERNEL: u32 = 0;
 pub const NODE_CHILD_GRAPH: u32 = 4;
 /// CU_GRAPH_NODE_TYPE_CONDITIONAL.
 pub const NODE_CONDITIONAL: u32 = 13;
-/// CU_GRAPH_NODE_TYPE_MEM_ALLOC and CU_GRAPH_NODE_TYPE_MEM_FREE.
+/// CU_GRAPH_NODE_TYPE_MEM_ALLOC.
 pub const NODE_ALLOCATION: u32 = 10;
+/// CU_GRAPH_NODE_TYPE_MEM_FREE.
 pub const NODE_FREE: u32 = 11;
 /// CU_MEM_LOCATION_TYPE_DEVICE.
 pub const LOCATION_DEVICE: u32 = 1;
+/// CU_MEM_LOCATION_TYPE_HOST.
+const LOCATION_HOST: u32 = 2;
 /// CU_MEMORYTYPE_HOST.
 pub const MEMORY_HOST: u32 = 1;
 /// CU_MEMORYTYPE_DEVICE.
@@ -76,8 +85,11 @@ pub struct Location {
 }
 
 impl Location {
-    /// Host memory (CU_MEM_LOCATION_TYPE_HOST).
-    pub const HOST: Location = Location { kind: 2, id: 0 };
+    /// Host memory.
+    pub const HOST: Location = Location {
+        kind: LOCATION_HOST,
+        id: 0,
+    };
 
     /// A device's memory.
     pub fn device(id: CuDevice) -> Location {
@@ -251,106 +263,119 @@ pub struct AllocationNode {
     pub address: CuDevicePtr,
 }
 
+/// CUDA_ARRAY_DESCRIPTOR (second version).
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct FlatArray {
+    pub width: usize,
+    pub height: usize,
+    pub format: u32,
+    pub channels: u32,
+}
+
+/// CUDA_ARRAY3D_DESCRIPTOR (second version).
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct ArrayShape {
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
+    pub format: u32,
+    pub channels: u32,
+    pub flags: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use std::mem::{offset_of, size_of};
 
-    use cudarc::driver::sys;
-
     use super::*;
 
-    /// Public bindings are an independent reading of the header.
-    #[test]
-    fn layouts_are_those_of_the_header() {
-        assert_eq!(size_of::<LaunchConfig>(), size_of::<sys::CUlaunchConfig>());
-        assert_eq!(
-            offset_of!(LaunchConfig, stream),
-            offset_of!(sys::CUlaunchConfig, hStream)
-        );
-        assert_eq!(
-            offset_of!(LaunchConfig, shared),
-            offset_of!(sys::CUlaunchConfig, sharedMemBytes)
-        );
-        assert_eq!(size_of::<Location>(), size_of::<sys::CUmemLocation>());
-        assert_eq!(size_of::<DeviceLaunch>(), size_of::<sys::CUDA_LAUNCH_PARAMS>());
-        assert_eq!(
-            offset_of!(DeviceLaunch, stream),
-            offset_of!(sys::CUDA_LAUNCH_PARAMS, hStream)
-        );
-        assert_eq!(size_of::<KernelNode>(), size_of::<sys::CUDA_KERNEL_NODE_PARAMS_v2>());
-        assert_eq!(
-            offset_of!(KernelNode, kernel),
-            offset_of!(sys::CUDA_KERNEL_NODE_PARAMS_v2, kern)
-        );
-        assert_eq!(
-            offset_of!(KernelNode, kernel),
-            offset_of!(sys::CUDA_KERNEL_NODE_PARAMS_v3, kern)
-        );
-        assert_eq!(
-            offset_of!(KernelNode, shared),
-            offset_of!(sys::CUDA_KERNEL_NODE_PARAMS_v3, sharedMemBytes)
-        );
-        assert_eq!(
-            [offset_of!(AllocationNode, bytes), offset_of!(AllocationNode, address)],
-            [
-                offset_of!(sys::CUDA_MEM_ALLOC_NODE_PARAMS, bytesize),
-                offset_of!(sys::CUDA_MEM_ALLOC_NODE_PARAMS, dptr)
-            ]
-        );
-        assert_eq!(
-            offset_of!(NodeParams, kernel),
-            offset_of!(sys::CUgraphNodeParams, __bindgen_anon_1)
-        );
-        assert_eq!(
-            offset_of!(ConditionalParams, handle),
-            offset_of!(sys::CUgraphNodeParams, __bindgen_anon_1)
-        );
-        let bodies = offset_of!(ConditionalParams, bodies) - offset_of!(ConditionalParams, handle);
-        assert_eq!(bodies, offset_of!(sys::CUDA_CONDITIONAL_NODE_PARAMS, phGraph_out));
-        assert_eq!(size_of::<Copy2d>(), size_of::<sys::CUDA_MEMCPY2D_v2>());
-        assert_eq!(
-            offset_of!(Copy2d, target_kind),
-            offset_of!(sys::CUDA_MEMCPY2D_v2, dstMemoryType)
-        );
-        assert_eq!(
-            offset_of!(Copy2d, width),
-            offset_of!(sys::CUDA_MEMCPY2D_v2, WidthInBytes)
-        );
-        assert_eq!(size_of::<Copy3d>(), size_of::<sys::CUDA_MEMCPY3D_v2>());
-        assert_eq!(size_of::<Copy3d>(), size_of::<sys::CUDA_MEMCPY3D_PEER>());
-        assert_eq!(
-            offset_of!(Copy3d, target_kind),
-            offset_of!(sys::CUDA_MEMCPY3D_v2, dstMemoryType)
-        );
-        assert_eq!(
-            offset_of!(Copy3d, target_kind),
-            offset_of!(sys::CUDA_MEMCPY3D_PEER, dstMemoryType)
-        );
-        assert_eq!(offset_of!(Copy3d, depth), offset_of!(sys::CUDA_MEMCPY3D_v2, Depth));
-        assert_eq!(
-            offset_of!(AllocationProperties, location_kind),
-            offset_of!(sys::CUmemAllocationProp, location)
-        );
-        assert_eq!(
-            [size_of::<PhysicalProperties>(), size_of::<MemoryAccess>()],
-            [size_of::<sys::CUmemAllocationProp>(), size_of::<sys::CUmemAccessDesc>()]
-        );
+    /// Lines of layouts.tsv about a structure: its name in the header, and for each field the
+    /// header's names of its equal parts. `whole`: weft has the structure to its end.
+    macro_rules! layout {
+        ($rust:ty = $cuda:literal $($whole:ident)?, $($field:ident: $parts:literal),* $(,)?) => {{
+            let mut lines = Vec::new();
+            $(
+                let whole = size_of::<$rust>();
+                lines.push(format!(concat!($cuda, "\t", stringify!($whole), "\t0\t{}"), whole));
+            )?
+            $(
+                let parts: Vec<&str> = $parts.split(' ').collect();
+                let bytes = size_of_field(|it: &$rust| &raw const it.$field) / parts.len();
+                for (at, part) in parts.iter().enumerate() {
+                    let offset = offset_of!($rust, $field) + at * bytes;
+                    lines.push(format!("{}\t{part}\t{offset}\t{bytes}", $cuda));
+                }
+            )*
+            lines
+        }};
     }
 
+    fn size_of_field<T, F>(_: impl Fn(&T) -> *const F) -> usize {
+        size_of::<F>()
+    }
+
+    /// `scripts/symbols check` compares the file with the headers.
     #[test]
-    fn numbers_are_those_of_the_header() {
-        assert_eq!(CuResult::NO_DEVICE.0, sys::CUresult::CUDA_ERROR_NO_DEVICE as u32);
-        assert_eq!(CuResult::NOT_FOUND.0, sys::CUresult::CUDA_ERROR_NOT_FOUND as u32);
-        assert_eq!(
-            CuResult::NOT_INITIALIZED.0,
-            sys::CUresult::CUDA_ERROR_NOT_INITIALIZED as u32
-        );
-        assert_eq!(NODE_CHILD_GRAPH, sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH as u32);
-        assert_eq!(
-            LOCATION_DEVICE,
-            sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32
-        );
-        let per_thread = sys::CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-        assert_eq!(PROC_ADDRESS_PER_THREAD, per_thread as u64);
+    fn structures_are_those_of_layouts_tsv() {
+        let lines = [
+            layout!(Location = "CUmemLocation" whole, kind: "type", id: "id"),
+            layout!(LaunchConfig = "CUlaunchConfig" whole,
+                grid: "gridDimX gridDimY gridDimZ", block: "blockDimX blockDimY blockDimZ",
+                shared: "sharedMemBytes", stream: "hStream", attributes: "attrs", attribute_count: "numAttrs"),
+            layout!(DeviceLaunch = "CUDA_LAUNCH_PARAMS" whole,
+                function: "function", grid: "gridDimX gridDimY gridDimZ", block: "blockDimX blockDimY blockDimZ",
+                shared: "sharedMemBytes", stream: "hStream", arguments: "kernelParams"),
+            layout!(KernelNode = "CUDA_KERNEL_NODE_PARAMS_v1",
+                function: "func", grid: "gridDimX gridDimY gridDimZ", block: "blockDimX blockDimY blockDimZ",
+                shared: "sharedMemBytes", arguments: "kernelParams", extra: "extra"),
+            layout!(KernelNode = "CUDA_KERNEL_NODE_PARAMS_v2" whole,
+                function: "func", grid: "gridDimX gridDimY gridDimZ", block: "blockDimX blockDimY blockDimZ",
+                shared: "sharedMemBytes", arguments: "kernelParams", extra: "extra", kernel: "kern", context: "ctx"),
+            layout!(KernelNode = "CUDA_KERNEL_NODE_PARAMS_v3",
+                function: "func", grid: "gridDimX gridDimY gridDimZ", block: "blockDimX blockDimY blockDimZ",
+                shared: "sharedMemBytes", arguments: "kernelParams", extra: "extra", kernel: "kern", context: "ctx"),
+            layout!(NodeParams = "CUgraphNodeParams", kind: "type", kernel: "kernel"),
+            layout!(ConditionalParams = "CUgraphNodeParams",
+                handle: "conditional.handle", condition: "conditional.type", size: "conditional.size",
+                bodies: "conditional.phGraph_out"),
+            layout!(Copy2d = "CUDA_MEMCPY2D_v2" whole,
+                source_offset: "srcXInBytes srcY", source_kind: "srcMemoryType",
+                source: "srcHost srcDevice srcArray srcPitch",
+                target_offset: "dstXInBytes dstY", target_kind: "dstMemoryType",
+                target: "dstHost dstDevice dstArray dstPitch", width: "WidthInBytes", height: "Height"),
+            layout!(Copy3d = "CUDA_MEMCPY3D_v2" whole,
+                source_offset: "srcXInBytes srcY srcZ srcLOD", source_kind: "srcMemoryType",
+                source: "srcHost srcDevice srcArray reserved0 srcPitch srcHeight",
+                target_offset: "dstXInBytes dstY dstZ dstLOD", target_kind: "dstMemoryType",
+                target: "dstHost dstDevice dstArray reserved1 dstPitch dstHeight",
+                width: "WidthInBytes", height: "Height", depth: "Depth"),
+            layout!(Copy3d = "CUDA_MEMCPY3D_PEER" whole,
+                source_offset: "srcXInBytes srcY srcZ srcLOD", source_kind: "srcMemoryType",
+                source: "srcHost srcDevice srcArray srcContext srcPitch srcHeight",
+                target_offset: "dstXInBytes dstY dstZ dstLOD", target_kind: "dstMemoryType",
+                target: "dstHost dstDevice dstArray dstContext dstPitch dstHeight",
+                width: "WidthInBytes", height: "Height", depth: "Depth"),
+            layout!(AllocationProperties = "CUmemAllocationProp",
+                types: "type requestedHandleTypes", location_kind: "location.type", location_id: "location.id"),
+            layout!(AllocationProperties = "CUmemPoolProps",
+                types: "allocType handleTypes", location_kind: "location.type", location_id: "location.id"),
+            layout!(PhysicalProperties = "CUmemAllocationProp" whole,
+                metadata: "win32HandleMetaData", flags: "allocFlags"),
+            layout!(MemoryAccess = "CUmemAccessDesc" whole, location: "location", flags: "flags"),
+            layout!(AllocationNode = "CUDA_MEM_ALLOC_NODE_PARAMS" whole,
+                access: "accessDescs accessDescCount", bytes: "bytesize", address: "dptr"),
+            layout!(FlatArray = "CUDA_ARRAY_DESCRIPTOR" whole,
+                width: "Width", height: "Height", format: "Format", channels: "NumChannels"),
+            layout!(ArrayShape = "CUDA_ARRAY3D_DESCRIPTOR" whole,
+                width: "Width", height: "Height", depth: "Depth", format: "Format", channels: "NumChannels",
+                flags: "Flags"),
+        ];
+        let listed = include_str!("../../symbols/layouts.tsv").lines();
+        let listed: Vec<&str> = listed.filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(lines.concat(), listed, "interposer/symbols/layouts.tsv");
     }
 }

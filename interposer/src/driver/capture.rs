@@ -60,6 +60,7 @@ fn asked(stream: CuStream) -> bool {
 
 /// Makes driver calls that cannot spoil another thread's capture.
 pub fn relaxed<T>(calls: impl FnOnce() -> T) -> T {
+    /// CU_STREAM_CAPTURE_MODE_RELAXED.
     const RELAXED: u32 = 2;
     let mut mode = RELAXED;
     // SAFETY: a local that outlives the call.

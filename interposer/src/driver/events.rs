@@ -18,9 +18,13 @@ type Elapsed = unsafe extern "C" fn(*mut f32, Event, Event) -> u32;
 type Current = unsafe extern "C" fn(*mut Context) -> u32;
 type Exchange = unsafe extern "C" fn(*mut u32) -> u32;
 
+/// CUDA_SUCCESS.
 const SUCCESS: u32 = 0;
+/// CUDA_ERROR_NOT_READY.
 const NOT_READY: u32 = 600;
+/// CU_EVENT_DISABLE_TIMING.
 const DISABLE_TIMING: u32 = 2;
+/// CU_EVENT_DEFAULT.
 const TIMING: u32 = 0;
 /// CU_STREAM_CAPTURE_MODE_RELAXED: this thread's calls do not end another's capture.
 const RELAXED: u32 = 2;

@@ -4,6 +4,7 @@
 use crate::driver::abi::{CuContext, CuDevice, CuDevicePtr, CuResult};
 use crate::driver::calls;
 
+/// CU_POINTER_ATTRIBUTE_IS_MANAGED.
 const IS_MANAGED: u32 = 8;
 
 /// The calling thread's context; 0: none. A thread-local query, allowed at any time.

@@ -6,41 +6,24 @@
 
 use super::allocation::{AllocationKind, allocate, free};
 use super::declare::{hooks, written};
-use crate::driver::abi::{CuDevicePtr, CuResult};
+use crate::driver::abi::{ArrayShape, CuDevicePtr, CuResult, FlatArray};
 use crate::throttle;
 
-/// `CUDA_ARRAY_DESCRIPTOR`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FlatArray {
-    width: usize,
-    height: usize,
-    format: u32,
-    channels: u32,
-}
-
-/// `CUDA_ARRAY3D_DESCRIPTOR`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ArrayShape {
-    width: usize,
-    height: usize,
-    depth: usize,
-    format: u32,
-    channels: u32,
-    flags: u32,
-}
-
-/// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`.
+/// `CUDA_ARRAY3D_SPARSE` or `CUDA_ARRAY3D_DEFERRED_MAPPING`.
 const MAPPED_LATER: u32 = 0x40 | 0x80;
 
-/// Bytes of one channel: `CUarray_format`. For formats with blocks or planes, the least.
-fn channel(format: u32) -> u64 {
-    match format {
-        0x02 | 0x09 | 0x10 => 2,
-        0x03 | 0x0a | 0x20 => 4,
-        _ => 1,
-    }
+/// Half bytes of a texel of this `CUarray_format`. For formats with planes or shared channels, the
+/// least.
+fn texel_halves(format: u32, channels: u32) -> u64 {
+    let channel = match format {
+        0x01 | 0x08 | 0xc0..=0xc2 | 0xc6..=0xc8 => 2,
+        0x02 | 0x09 | 0x10 | 0xc3..=0xc5 | 0xc9..=0xcb => 4,
+        0x03 | 0x0a | 0x20 => 8,
+        // BC1 and BC4: compressed blocks of 8 bytes for 16 texels.
+        0x91 | 0x92 | 0x97 | 0x98 => return 1,
+        _ => return 2,
+    };
+    u64::from(channels).saturating_mul(channel)
 }
 
 impl FlatArray {
@@ -62,7 +45,7 @@ impl ArrayShape {
         if self.flags & MAPPED_LATER != 0 {
             return 0;
         }
-        let texel = channel(self.format).saturating_mul(u64::from(self.channels));
+        let texel = texel_halves(self.format, self.channels);
         let level = |number: u32| {
             let half = |size: usize| (size as u64).checked_shr(number).unwrap_or(0).max(1);
             texel
@@ -71,7 +54,7 @@ impl ArrayShape {
                 .saturating_mul(half(self.depth))
         };
         // A size halves 63 times at most.
-        (0..levels.clamp(1, 64)).fold(0, |sum: u64, number| sum.saturating_add(level(number)))
+        (0..levels.clamp(1, 64)).fold(0, |sum: u64, number| sum.saturating_add(level(number) / 2))
     }
 }
 
@@ -123,17 +106,7 @@ hooks! {
 
 #[cfg(test)]
 mod tests {
-    use cudarc::driver::sys;
-
     use super::*;
-
-    #[test]
-    fn layouts_are_those_of_the_header() {
-        assert_eq!(size_of::<FlatArray>(), size_of::<sys::CUDA_ARRAY_DESCRIPTOR>());
-        assert_eq!(size_of::<ArrayShape>(), size_of::<sys::CUDA_ARRAY3D_DESCRIPTOR>());
-        let flags = std::mem::offset_of!(sys::CUDA_ARRAY3D_DESCRIPTOR, Flags);
-        assert_eq!(std::mem::offset_of!(ArrayShape, flags), flags);
-    }
 
     #[test]
     fn arrays_take_what_their_shape_says() {
@@ -155,6 +128,11 @@ mod tests {
         assert_eq!(cube.bytes(1), 1024);
         // 8, 4, 2 and 1 per side.
         assert_eq!(cube.bytes(4), 2 * (512 + 64 + 8 + 1));
+        // CU_AD_FORMAT_UNORM_INT16X4, BC1_UNORM and BC7_UNORM: 8, 1/2 and 1 bytes a texel.
+        for (format, bytes) in [(0xc5, 4096), (0x91, 256), (0x9d, 512)] {
+            (cube.format, cube.channels) = (format, 4);
+            assert_eq!(cube.bytes(1), bytes, "{format:#x}");
+        }
         cube.flags = 0x40;
         assert_eq!(cube.bytes(1), 0, "sparse");
     }

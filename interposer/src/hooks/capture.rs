@@ -20,10 +20,10 @@ hooks! {
     ) |real| {
         capture::begin(per_thread(stream), real)
     }
-    fn cuStreamBeginRecaptureToGraph(stream: CuStream, a: usize, b: usize, c: usize, d: usize) |real| {
+    fn cuStreamBeginRecaptureToGraph(stream: CuStream, a: u32, b: usize, c: usize, d: usize) |real| {
         capture::begin(stream, real)
     }
-    fn cuStreamBeginRecaptureToGraph_ptsz(stream: CuStream, a: usize, b: usize, c: usize, d: usize) |real| {
+    fn cuStreamBeginRecaptureToGraph_ptsz(stream: CuStream, a: u32, b: usize, c: usize, d: usize) |real| {
         capture::begin(per_thread(stream), real)
     }
     fn cuStreamBeginCaptureToCig(stream: CuStream, parameters: usize) |real| { capture::begin(stream, real) }

@@ -230,6 +230,27 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     result
 }
 
+/// Reports the device of a context that was made without a call that weft saw, at its first device
+/// query.
+///
+/// # Safety
+/// `device` is the out-parameter of `real`, a call of symbol `at`.
+unsafe fn device_query(device: *const CuDevice, at: usize, real: impl FnOnce() -> CuResult) -> CuResult {
+    let result = real();
+    if result.ok() {
+        // SAFETY: the driver wrote the device.
+        if let Some(device) = unsafe { written(device) } {
+            uses(device);
+        }
+        // The CUDA runtime makes this query ten times per launch. Further devices are seen at
+        // context creation.
+        if TOLD.load(Ordering::Relaxed) != 0 {
+            symbols::unhook(at);
+        }
+    }
+    result
+}
+
 fn stream_ending(stream: Stream, real: impl FnOnce() -> CuResult) -> CuResult {
     guarded(|| lifecycle::stream_ending(stream));
     guarded(|| paging::stream_ending(stream));
@@ -267,22 +288,13 @@ hooks! {
         // SAFETY: the call's own out-parameter.
         unsafe { made(context, device, real) }
     }
-    /// Reports the device of a context that was made without a call that weft saw, at its first
-    /// device query.
     fn cuCtxGetDevice(device: *mut CuDevice) |real| {
-        let result = real();
-        if result.ok() {
-            // SAFETY: the driver wrote the device.
-            if let Some(device) = unsafe { written(device) } {
-                uses(device);
-            }
-            // The CUDA runtime makes this query ten times per launch. Further devices are seen at
-            // context creation.
-            if TOLD.load(Ordering::Relaxed) != 0 {
-                symbols::unhook(symbols::index::cuCtxGetDevice);
-            }
-        }
-        result
+        // SAFETY: the call's own out-parameter.
+        unsafe { device_query(device, symbols::index::cuCtxGetDevice, real) }
+    }
+    fn cuCtxGetDevice_v2(device: *mut CuDevice, context: CuContext) |real| {
+        // SAFETY: the call's own out-parameter.
+        unsafe { device_query(device, symbols::index::cuCtxGetDevice_v2, real) }
     }
     fn cuCtxDestroy(context: CuContext) |real| { ending(Ends::Made(context), real) }
     fn cuCtxDestroy_v2(context: CuContext) |real| { ending(Ends::Made(context), real) }

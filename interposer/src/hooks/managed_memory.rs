@@ -15,10 +15,13 @@ use crate::driver::queries::here;
 use crate::paging::{self, backing, pointer_attributes, pool, ranges};
 use crate::report;
 
-/// `CUmemPool_attribute`.
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
 const POOL_RESERVED: u32 = 5;
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH`.
 const POOL_RESERVED_HIGH: u32 = 6;
+/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
 const POOL_USED: u32 = 7;
+/// `CU_MEMPOOL_ATTR_USED_MEM_HIGH`.
 const POOL_USED_HIGH: u32 = 8;
 
 /// The default pool of a device's stream-ordered allocations; 0 if the driver does not return it.

@@ -12,9 +12,11 @@ use crate::internal_error::guarded;
 use crate::movable::blocks::{self, BlockView};
 use crate::report;
 
-/// `CUpointer_attribute`s that differ between mapped and plain memory.
+/// `CU_POINTER_ATTRIBUTE_CONTEXT`: it and the next two differ between mapped and plain memory.
 const CONTEXT: u32 = 1;
+/// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`.
 const RANGE_START: u32 = 11;
+/// `CU_POINTER_ATTRIBUTE_RANGE_SIZE`.
 const RANGE_SIZE: u32 = 12;
 
 /// The answer for plain memory, if it differs.

@@ -24,8 +24,9 @@ const ALL_COPIES_BYTES: usize = 256 << 20;
 /// Largest image read in place. The largest fat binary has some hundred MB.
 const IN_PLACE_BYTES: usize = 1 << 30;
 
-/// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and MINOR.
+/// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR.
 const MAJOR: i32 = 75;
+/// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR.
 const MINOR: i32 = 76;
 
 static COPIED: AtomicUsize = AtomicUsize::new(0);

@@ -20,9 +20,11 @@ const BLOCK: usize = 32_764;
 
 const MOST: usize = 4096;
 
-/// CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END.
+/// CU_LAUNCH_PARAM_BUFFER_POINTER.
 const POINTER: usize = 1;
+/// CU_LAUNCH_PARAM_BUFFER_SIZE.
 const SIZE: usize = 2;
+/// CU_LAUNCH_PARAM_END.
 const END: usize = 0;
 
 /// Marks a kernel without a layout.

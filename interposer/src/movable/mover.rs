@@ -64,7 +64,7 @@ const ORPHAN_NS: Ns = 5_000_000_000;
 /// The host must have this part of the bytes in addition: a tenth.
 const SPARE_PARTS: u64 = 10;
 
-/// CU_THREAD_STREAM_CAPTURE_MODE_RELAXED.
+/// CU_STREAM_CAPTURE_MODE_RELAXED.
 const RELAXED: u32 = 2;
 
 const STACK: usize = 512 * 1024;

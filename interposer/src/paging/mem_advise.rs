@@ -22,10 +22,13 @@ use weft_protocol::control::GRANULE;
 use crate::driver::abi::{CuDevice, CuDevicePtr, CuResult, CuStream, Location};
 use crate::driver::{calls, capture};
 
-/// CU_MEM_ADVISE_SET_READ_MOSTLY and its opposite.
+/// CU_MEM_ADVISE_SET_READ_MOSTLY.
 const READ_MOSTLY: u32 = 1;
+/// CU_MEM_ADVISE_UNSET_READ_MOSTLY.
 const NOT_READ_MOSTLY: u32 = 2;
+/// CU_MEM_ADVISE_SET_PREFERRED_LOCATION.
 const PREFER: u32 = 3;
+/// CU_DEVICE_CPU.
 const HOST: CuDevice = -1;
 
 /// Memory under the advice: starts of the granules' parts of allocations.

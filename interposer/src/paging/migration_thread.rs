@@ -53,9 +53,11 @@ const GIVE_UP_NS: Ns = 30_000_000_000;
 /// Longest wait of a context's end for this thread's driver call.
 const ENDING_TIMEOUT: Duration = Duration::from_millis(200);
 
+/// CU_STREAM_NON_BLOCKING.
 const NON_BLOCKING: u32 = 1;
 /// CU_EVENT_DEFAULT: the event has a time.
 const WITH_TIME: u32 = 0;
+/// CU_STREAM_CAPTURE_MODE_RELAXED.
 const RELAXED: u32 = 2;
 
 /// Interval between reports of touched ranges. A training step takes 0.1 to some seconds, and a

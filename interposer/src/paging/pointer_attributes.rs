@@ -10,16 +10,22 @@ use crate::driver::abi::{CuDevicePtr, CuResult, MEMORY_DEVICE};
 
 /// `CUpointer_attribute`s that differ between managed and device memory.
 mod attribute {
+    /// CU_POINTER_ATTRIBUTE_CONTEXT.
     pub const CONTEXT: u32 = 1;
+    /// CU_POINTER_ATTRIBUTE_MEMORY_TYPE.
     pub const MEMORY_TYPE: u32 = 2;
+    /// CU_POINTER_ATTRIBUTE_HOST_POINTER.
     pub const HOST_POINTER: u32 = 4;
+    /// CU_POINTER_ATTRIBUTE_IS_MANAGED.
     pub const IS_MANAGED: u32 = 8;
     /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE. At 0 libraries treat the memory as mapped
     /// memory and look for its handle. NCCL 2.30 then fails even with one rank, because PyTorch
     /// registers its allocations (client `managed-nccl`). At 1 a library that needs an IPC handle
     /// fails; at 0 UCX would run without a handle.
     pub const LEGACY_IPC: u32 = 10;
+    /// CU_POINTER_ATTRIBUTE_RANGE_SIZE.
     pub const RANGE_SIZE: u32 = 12;
+    /// CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE.
     pub const POOL: u32 = 17;
 }
 

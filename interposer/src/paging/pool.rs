@@ -29,6 +29,7 @@ const MOST_BLOCKS: usize = 1024;
 const WASTE_DIVISOR: u64 = 4;
 const SMALL_BYTES: u64 = 512;
 
+/// CU_EVENT_DISABLE_TIMING.
 const WITHOUT_TIME: u32 = 2;
 
 #[derive(Debug, Clone, Copy)]

@@ -61,6 +61,7 @@ const MOST_STREAMS: usize = 256;
 /// Handles up to here are default streams.
 const DEFAULT: CuStream = 2;
 
+/// CU_MEM_ATTACH_GLOBAL.
 const ATTACH_GLOBAL: u32 = 1;
 
 /// Lock that launches share and that an observed launch holds exclusively.

@@ -258,9 +258,8 @@ fn the_only_launch_of_a_job_that_serves_is_a_sample_at_its_wait() {
 #[test]
 fn a_kernel_that_waited_without_a_charge_is_sampled_next() {
     const WAITS: u64 = 20;
-    let (session, mut broker) = attached(Mode::Background);
-    fake::at_once(true);
-    fake::live();
+    let (session, mut broker, _time) = profiled();
+    broker.order(Mode::Background);
     session.link.costs.set(7, 1_000);
     broker.lane.orders.flags.store(flags::SAMPLE, Ordering::Release);
     broker.grant(i64::MAX / 2);
