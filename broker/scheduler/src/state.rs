@@ -449,7 +449,14 @@ impl SchedulerState {
         let credit = credit_up_to(client, total);
         // A foreground job may have work out from its time as a background job.
         let others = self.exposure.saturating_sub(client.counted);
-        let non_refundable = client.ledger.non_refundable(credit, (2 * half).saturating_sub(others));
+        let rest = (2 * half).saturating_sub(others);
+        // Several windows grow back: each one only to its own part.
+        let most = if self.has_one_background() {
+            rest
+        } else {
+            rest.min(total)
+        };
+        let non_refundable = client.ledger.non_refundable(credit, most);
         Some(RunAheadWindow {
             non_refundable,
             ..window

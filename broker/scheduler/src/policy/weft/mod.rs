@@ -481,7 +481,8 @@ impl GapFit<'_> {
             state.delay_bound().saturating_sub(before)
         } else if side_by_side {
             // The others have half of the bound at most, so any kernel is still admitted.
-            state.delay_bound() / (2 * state.rivals())
+            let rest = state.delay_bound().saturating_sub(before);
+            rest.min(state.delay_bound() / (2 * state.rivals()))
         } else {
             let slow = slow(situation, job, takes);
             let lead = lead.min(self.room.saturating_sub(takes));

@@ -528,10 +528,8 @@ fn credit_that_a_silent_background_job_has_left_keeps_no_other_waiting() {
 /// A second background job, whose kernel 98 takes 20 us.
 const PEER: Client = Client(4);
 
-/// Two background jobs, and a service that is away after 30 requests. The second job waits after
-/// the first one launched this much work. Returns the second job's window, and both jobs' work that
-/// may be on the device.
-fn two_windows(switch_cost: Ns, first_launches: Ns) -> (Option<RunAheadWindow>, Ns) {
+/// A service that is away after 30 requests, and two background jobs.
+fn two_background_jobs(switch_cost: Ns) -> Bench {
     let mut bench = Bench::on(profile(99, 20 * US), switch_cost);
     bench.tell(Event::Attached {
         client: PEER,
@@ -540,9 +538,25 @@ fn two_windows(switch_cost: Ns, first_launches: Ns) -> (Option<RunAheadWindow>, 
     });
     bench.requests(30, 4 * MS);
     bench.request();
-    let first = bench.waits(20 * US);
-    let (at, since) = (bench.now, bench.now);
-    for _ in 0..first_launches / (20 * US) {
+    bench
+}
+
+fn peer_waits(bench: &mut Bench) -> Vec<Decision> {
+    let since = bench.now;
+    bench.tell(Event::Waits {
+        client: PEER,
+        kernel: 98,
+        cost: 20 * US,
+        since,
+    })
+}
+
+/// The second job's window, if the first one has launched `out` ns, a multiple of 20 us.
+fn second_window(switch_cost: Ns, out: Ns) -> Option<RunAheadWindow> {
+    let mut bench = two_background_jobs(switch_cost);
+    let mut decisions = bench.waits(20 * US);
+    let at = bench.now;
+    for _ in 0..out / (20 * US) {
         bench.tell(Event::Launched {
             client: TRAINING,
             kernel: 99,
@@ -552,36 +566,45 @@ fn two_windows(switch_cost: Ns, first_launches: Ns) -> (Option<RunAheadWindow>, 
     }
     bench.tell(Event::Progress {
         client: TRAINING,
-        issued: first_launches,
+        issued: out,
         settled: 0,
     });
-    let mut out = bench.tell(Event::Waits {
-        client: PEER,
-        kernel: 98,
-        cost: 20 * US,
-        since,
-    });
-    out.extend(first);
-    let window = out.iter().find_map(|decision| match decision {
+    decisions.extend(peer_waits(&mut bench));
+    decisions.iter().find_map(|decision| match decision {
         Decision::RunAheadWindow(PEER, window) => *window,
         _ => None,
-    });
-    (window, bench.core.snapshot().exposure)
+    })
 }
 
 #[test]
-fn background_jobs_run_ahead_side_by_side_within_the_delay_bound() {
-    let (idle, _) = two_windows(0, 20 * US);
-    let (busy, exposure) = two_windows(0, 120 * US);
-    let (idle, busy) = (idle.expect("a window"), busy.expect("a window"));
-    assert_eq!(
-        idle.deadline - busy.deadline,
-        100 * US,
-        "the other one's work comes first"
-    );
-    assert!(exposure <= 500 * US, "{exposure}");
+fn background_jobs_run_ahead_side_by_side_and_each_leaves_time_for_the_other() {
+    let deadline = |out| second_window(0, out).expect("a window").deadline;
+    assert_eq!(deadline(20 * US) - deadline(120 * US), 100 * US);
     // Where the device switches between processes, they take turns.
-    assert_eq!(two_windows(100 * US, 20 * US).0, None);
+    assert_eq!(second_window(100 * US, 20 * US), None);
+}
+
+#[test]
+fn windows_of_several_background_jobs_do_not_grow_beyond_the_delay_bound_together() {
+    let mut bench = two_background_jobs(0);
+    let progress = |settled| Event::Progress {
+        client: TRAINING,
+        issued: 240 * US,
+        settled,
+    };
+    bench.waits(20 * US);
+    bench.tell(progress(0));
+    // Too little is left: a new grant, with the work still out.
+    bench.now += 1;
+    bench.waits(20 * US);
+    bench.tell(progress(240 * US));
+    peer_waits(&mut bench);
+    bench.tell(Event::Renewed {
+        client: TRAINING,
+        total: 10 * MS,
+    });
+    let exposure = bench.core.snapshot().exposure;
+    assert!((300 * US..=500 * US).contains(&exposure), "{exposure}");
 }
 
 #[test]
