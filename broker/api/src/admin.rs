@@ -17,7 +17,7 @@ use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::{self, client};
 
 /// Longest wait for an answer. Only a profile written to a slow disk takes long.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longest wait for a broker's rows. A broker takes 1 s of it at most, more on a busy machine.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(2);

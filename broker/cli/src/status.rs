@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
@@ -30,7 +31,12 @@ const ENDED_SHOWN: usize = 10;
 
 /// The broker's answer.
 pub fn ask(places: &Places) -> Result<Box<Status>> {
-    match admin::ask(places, &Question::Status)? {
+    ask_within(places, admin::PATIENCE)
+}
+
+/// As [`ask`], with another longest wait for the answer.
+pub fn ask_within(places: &Places, patience: Duration) -> Result<Box<Status>> {
+    match admin::ask_within(places, &Question::Status, patience)? {
         Answer::Status(status) => Ok(status),
         other => bail!("unexpected answer {other:?}"),
     }

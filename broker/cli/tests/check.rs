@@ -46,7 +46,7 @@ fn a_missing_and_a_stuck_broker_are_told_from_one_that_answers() {
     let (code, said) = check(&home, &["--broker", "--timeout", "40ms"]);
     broker.signal(Signal::CONT);
     assert_eq!(code, Some(1), "{said}");
-    assert_eq!(said, "failed: the broker did not answer within 20ms\n");
+    assert_eq!(said, "failed: the broker did not answer within 40ms\n");
     assert_eq!(check(&home, &["--timeout", "soon"]).0, Some(2));
     assert_eq!(check(&home, &["--brokr"]).0, Some(2));
 }

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use weft_api::admin::{self, Answer, Question};
@@ -13,7 +13,7 @@ use weft_api::outcome::{Warning, WarningKind};
 use weft_api::paths::Places;
 use weft_api::status::Status;
 use weft_protocol::VERSION;
-use weft_protocol::duration::parse as time;
+use weft_protocol::duration::parse_some as time;
 
 use super::row::{ReportRow, RowVerdict};
 use super::{device, interception, machine};
@@ -63,8 +63,8 @@ pub fn main(args: &CheckArgs) -> Result<ExitCode> {
 /// does not work.
 fn look(places: &Places, args: &CheckArgs) -> Result<(String, Vec<String>), String> {
     // The broker and the driver's libraries are the two that may not answer.
-    let wait = args.timeout / 2;
-    let status = match admin::ask_within(places, &Question::Status, wait) {
+    let begin = Instant::now();
+    let status = match admin::ask_within(places, &Question::Status, args.timeout) {
         Ok(Answer::Status(status)) => status,
         Ok(_) => return Err("the broker's answer does not fit the question: run weft stop".to_string()),
         Err(error) if error.is_nobody() => return Err(format!("{error}; weft run starts one")),
@@ -84,7 +84,8 @@ fn look(places: &Places, args: &CheckArgs) -> Result<(String, Vec<String>), Stri
     }
     let mut rows = Vec::new();
     let driver = device::found(&mut rows);
-    interception::rows(places, driver.as_ref(), false, wait, &mut rows);
+    let left = args.timeout.saturating_sub(begin.elapsed());
+    interception::rows(places, driver.as_ref(), false, left, &mut rows);
     match rows.iter().find(|row| row.verdict == RowVerdict::Fail) {
         Some(row) => Err(format!("{}: {}; see weft doctor", row.what, row.found)),
         None => Ok((format!("{fine}, interception works"), troubles(&status))),

@@ -34,6 +34,9 @@ const INTERVAL_S: f64 = 1.0;
 /// glance at another tab keeps it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
+/// Longest wait for the broker, which answers in some ms. All pages share one thread.
+const ASK_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Number of ended jobs on the page of the history.
 const ENDED_SHOWN: u64 = 200;
 
@@ -92,6 +95,7 @@ pub fn main(args: ServePageArgs) -> Result<ExitCode> {
         board: Board::new(INTERVAL_S),
         begin: Instant::now(),
         last: None,
+        shared_for: Duration::ZERO,
     };
     let answers = Box::new(move |request: &WebRequest, visitor: Visitor| pages.answer(request, visitor));
     let server = WebServer::start("weft-serve", doors, answers).context("cannot start a thread")?;
@@ -113,6 +117,8 @@ struct LivePages {
     begin: Instant,
     /// When the broker was asked last, and the reason if it did not answer.
     last: Option<(Instant, Option<String>)>,
+    /// Age up to which pages share a look.
+    shared_for: Duration,
 }
 
 impl LivePages {
@@ -135,7 +141,7 @@ impl LivePages {
             "/live.js" => Ok(("text/javascript; charset=utf-8", page::SCRIPT.to_string())),
             "/report" => report::about(&self.places, None).and_then(html),
             "/history" => self.ended().and_then(|page| html(page::history_page(&page.jobs))),
-            "/status.json" => status::ask(&self.places).and_then(|status| json(&*status)),
+            "/status.json" => status::ask_within(&self.places, ASK_PATIENCE).and_then(|status| json(&*status)),
             "/history.json" => self.ended().and_then(|page| json(&page)),
             "/top.json" => match self.look() {
                 Some(gone) => json(&serde_json::json!({"schema": weft_api::status::SCHEMA, "gone": gone})),
@@ -177,18 +183,20 @@ impl LivePages {
         let age = |last: &(Instant, _)| now.duration_since(last.0);
         match &self.last {
             // Several pages share a look. Their scripts' clocks may be a little fast.
-            Some(last) if age(last).as_secs_f64() < INTERVAL_S / 2.0 => return last.1.clone(),
+            Some(last) if age(last) < self.shared_for => return last.1.clone(),
             Some(last) if age(last) < LONGEST_PAUSE => {}
             _ => self.board = Board::new(INTERVAL_S),
         }
-        let gone = match status::ask(&self.places) {
+        let gone = match status::ask_within(&self.places, ASK_PATIENCE) {
             Ok(status) => {
                 self.board.update(*status, self.begin.elapsed().as_secs_f64());
                 None
             }
             Err(error) => Some(text::told(&error)),
         };
-        self.last = Some((now, gone.clone()));
+        // A broker that does not answer has the thread for a third of the time.
+        self.shared_for = Duration::from_secs_f64(INTERVAL_S / 2.0).max(2 * now.elapsed());
+        self.last = Some((Instant::now(), gone.clone()));
         gone
     }
 

@@ -167,7 +167,7 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
         say(
             WarningKind::ForcedLaunches,
             format!(
-                "{} passed the gate without credit, in runs whose first launch had waited {} (--longest-wait): no gap had room for them, and they may have delayed the foreground job; use fewer or shorter kernels, or another GPU",
+                "{} passed the gate without credit, in runs whose first launch had waited {} (--longest-wait): no gap had room for them, or more important jobs filled the gaps, and they may have delayed the foreground job; use fewer or shorter kernels, or another GPU",
                 count(client.waits_expired, "launch", "launches"),
                 duration(bounds.longest_wait),
             ),
