@@ -445,8 +445,12 @@ def test_memory_that_a_stranger_took_is_awaited_and_nothing_is_lost(scene, movab
     # Nor for a moment: others may be about to take it.
     assert count and not wrong and not alone, (wrong, alone)
     # It asked for nothing that it had not had before.
-    learnt = json.loads(weft(scene, "queue", "--json").stdout)["learnt"]
-    assert [row["denied"] for row in learnt if row["pid"] == job.pid] == [False], learnt
+    # The broker learns it when the process has given its memory back.
+    def learnt():
+        rows = json.loads(weft(scene, "queue", "--json").stdout)["learnt"]
+        return [row["denied"] for row in rows if row["pid"] == job.pid]
+
+    assert jobs.wait_until(learnt, BOUND) and learnt() == [False]
 
 
 def test_a_full_host_keeps_the_memory_on_the_device(scene, keeper):

@@ -392,7 +392,7 @@ fn read_once(path: &Path, query: &HistoryQuery) -> Result<Vec<HistoryRow>, Histo
         .prepare(&format!(
             "SELECT * FROM
              (SELECT ended_ms, uid, pid, client, priority, command, profile, device, ending, outcome, {newer}, ran_s, gpu_ns, id FROM jobs)
-             WHERE ended_ms >= ?1 AND (?2 IS NULL OR uid = ?2) AND (?4 IS NULL OR gang = ?4) ORDER BY id DESC LIMIT ?3",
+             WHERE ended_ms >= ?1 AND (?2 IS NULL OR uid = ?2) AND (?4 IS NULL OR gang = ?4) ORDER BY ended_ms DESC, id DESC LIMIT ?3",
         ))
         .map_err(failed)?;
     let since = query
