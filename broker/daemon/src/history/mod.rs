@@ -761,8 +761,8 @@ mod tests {
         writer.flush(Duration::from_secs(60));
         assert_eq!(all(&path), [row(2)], "another row does not wait");
         end.wait();
-        let found = all(&path);
-        assert_eq!((found[0].client, found[0].exit.code), (1, Some(7)));
+        let found: Vec<_> = all(&path).iter().map(|row| (row.client, row.exit.code)).collect();
+        assert_eq!(found, [(2, Some(2)), (1, Some(7))]);
         slow.wait().expect("it is ours");
     }
 
