@@ -770,6 +770,7 @@ impl Core {
     /// Moves run-ahead windows. The longer the foreground job is away, the later its return is
     /// expected.
     fn look_after_windows(&mut self, out: &mut Vec<Decision>) {
+        let alone = self.state.has_one_background();
         if !self.state.windows_out() {
             return;
         }
@@ -779,8 +780,8 @@ impl Core {
             let (Some(old), None) = (client.window.filter(|_| client.bound), client.revoking) else {
                 continue;
             };
-            // A device that switches between processes serves several background jobs in turns.
-            if !self.state.may_run_ahead() {
+            // With several background jobs, the broker shares out the replenished credit.
+            if !alone {
                 self.state.set_window(slot, None, out);
                 continue;
             }
@@ -819,7 +820,7 @@ impl Core {
     /// Brings a background job's unused credit up to `total` ns.
     fn grant(&mut self, slot: ClientSlot, total: Ns, bound: bool, out: &mut Vec<Decision>) {
         let now = self.now;
-        let window = match bound && self.state.may_run_ahead() {
+        let window = match bound && self.state.has_one_background() {
             true => self.policy.window(&self.state, slot, now),
             false => None,
         };

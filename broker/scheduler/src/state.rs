@@ -339,19 +339,6 @@ impl SchedulerState {
         self.order.len() == self.foreground_jobs.len() + 1
     }
 
-    /// Number of other background jobs with work or a wait, or somewhat more; at least 1.
-    pub(super) fn rivals(&self) -> Ns {
-        let active = self.exposed.len() + self.waiting;
-        let all = self.order.len() - self.foreground_jobs.len();
-        (active.min(all) as Ns).saturating_sub(1).max(1)
-    }
-
-    /// Whether background jobs may have run-ahead windows: a device that switches between
-    /// processes serves several of them in turns.
-    pub(super) fn may_run_ahead(&self) -> bool {
-        self.has_one_background() || self.config.switch_cost == 0
-    }
-
     /// Whether the credit left covers this wait.
     pub(super) fn covered(client: &ClientState, wait: &KernelAtGate) -> bool {
         client.ledger.left() >= i64::try_from(wait.cost).unwrap_or(i64::MAX)
@@ -403,10 +390,10 @@ impl SchedulerState {
         self.counters.revocations += 1;
     }
 
-    /// Whether a run-ahead window may be out.
+    /// Whether a run-ahead window may be out. From now on this needs exactly one background job.
     pub(super) fn windows_out(&mut self) -> bool {
         let out = self.windows_out;
-        self.windows_out = out && self.may_run_ahead();
+        self.windows_out = out && self.has_one_background();
         out
     }
 
@@ -449,14 +436,7 @@ impl SchedulerState {
         let credit = credit_up_to(client, total);
         // A foreground job may have work out from its time as a background job.
         let others = self.exposure.saturating_sub(client.counted);
-        let rest = (2 * half).saturating_sub(others);
-        // Several windows grow back: each one only to its own part.
-        let most = if self.has_one_background() {
-            rest
-        } else {
-            rest.min(total)
-        };
-        let non_refundable = client.ledger.non_refundable(credit, most);
+        let non_refundable = client.ledger.non_refundable(credit, (2 * half).saturating_sub(others));
         Some(RunAheadWindow {
             non_refundable,
             ..window

@@ -38,10 +38,9 @@
 //! 5. **Grant**, `lead` before the device runs dry or the foreground job's work ends. More is
 //!    granted if a return is very unlikely. A job that launches more slowly than the device works
 //!    has no limit.
-//! 6. **Run-ahead window** of a background job whose kernel times are known. Its gate launches
-//!    kernels that end before the expected return, one kernel ahead of the device. Credit is
-//!    replenished as work ends. Several background jobs have windows only if the device does not
-//!    switch between processes: each window ends earlier by the others' work.
+//! 6. **Run-ahead window** of the only background job, if its kernel times are known. Its gate
+//!    launches kernels that end before the expected return, one kernel ahead of the device. Credit
+//!    is replenished as work ends.
 //! 7. **Return.** The foreground job's launch epoch voids all credit. So does a wake-up hint,
 //!    before the launch.
 //! ```text
@@ -231,10 +230,9 @@ impl Policy for Weft {
         // Until kernel times are known, the charges are not kernel times.
         let (client, _) = situation.job(slot).filter(|(_, job)| job.times.is_known())?;
         let config = &state.config;
-        let others = situation.others(slot);
-        let room = situation.opening().ok()?.saturating_sub(others);
+        let room = situation.opening().ok()?;
         let window = RunAheadWindow {
-            safe_until: now.saturating_add(calm(situation).saturating_sub(others)),
+            safe_until: now.saturating_add(calm(situation)),
             deadline: now.saturating_add(room).max(1),
             max_backlog: backlog(config, || situation.laxity()),
             non_refundable: client.window.map_or(0, |window| window.non_refundable),
@@ -453,9 +451,7 @@ impl GapFit<'_> {
         } else {
             0
         };
-        // The other jobs' windows do not end when the device runs dry.
-        let side_by_side = known && state.may_run_ahead() && !state.has_one_background();
-        if self.remaining > ahead_of && !side_by_side {
+        if self.remaining > ahead_of {
             let again = situation.less_remains(self.remaining - ahead_of);
             // Only the next launch epoch would end unused credit.
             return match unused(state, entry.slot) {
@@ -479,10 +475,6 @@ impl GapFit<'_> {
         } else if state.has_one_background() {
             // The run-ahead window bounds the work that goes ahead.
             state.delay_bound().saturating_sub(before)
-        } else if side_by_side {
-            // The others have half of the bound at most, so any kernel is still admitted.
-            let rest = state.delay_bound().saturating_sub(before);
-            rest.min(state.delay_bound() / (2 * state.rivals()))
         } else {
             let slow = slow(situation, job, takes);
             let lead = lead.min(self.room.saturating_sub(takes));

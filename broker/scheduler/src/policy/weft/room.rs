@@ -257,7 +257,7 @@ impl<'a> PolicyView<'a> {
     fn credit_abroad(&self) -> Ns {
         let exposed = self.state.exposed.iter().filter_map(|slot| self.state.get(*slot));
         exposed
-            .filter(|client| client.queued.is_none() && client.window.is_none())
+            .filter(|client| client.queued.is_none())
             .fold(0, |credit: Ns, client| credit.saturating_add(client.ledger.usable()))
     }
 
@@ -270,26 +270,6 @@ impl<'a> PolicyView<'a> {
             .device
             .remaining(outstanding, self.now)
             .saturating_add(credit)
-    }
-
-    /// Work of other background jobs that may be on the device as a kernel of this job ends, ns. A
-    /// job with a window always has a kernel there.
-    pub(super) fn others(&self, slot: ClientSlot) -> Ns {
-        let (mut out, mut next): (Ns, Ns) = (0, 0);
-        for other in self.state.exposed.iter().filter(|other| **other != slot) {
-            let Some((client, job)) = self.job(*other) else {
-                continue;
-            };
-            let outstanding = client.ledger.outstanding();
-            out = out.saturating_add(outstanding);
-            next = next.saturating_add(match client.window {
-                Some(_) => job.times.in_progress().saturating_sub(outstanding),
-                None => client.ledger.usable(),
-            });
-        }
-        let all = self.state.outstanding();
-        out.min(self.models.device.remaining(all, self.now))
-            .saturating_add(next)
     }
 
     /// Whether a background job will soon starve without a gap.
