@@ -158,7 +158,7 @@ impl Aggregator {
 }
 
 /// Identity of a kernel without a known name.
-pub(crate) fn unnamed(hash: u64) -> KernelId {
+fn unnamed(hash: u64) -> KernelId {
     KernelId::new(0, &format!("unnamed:{hash:016x}"), [0; 3], [0; 3], 0)
 }
 

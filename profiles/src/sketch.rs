@@ -121,61 +121,6 @@ impl Sketch {
         bars
     }
 
-    /// Scales down to `most` values, so that they weigh less. The mean stays, unless rare values
-    /// contributed much of it.
-    pub fn thinned(&self, most: u64) -> Sketch {
-        if self.count <= most {
-            return self.clone();
-        }
-        // Cumulative rounding: no quantile moves by more than one value.
-        let (mut seen, mut kept) = (0u128, 0);
-        let buckets = self.buckets.iter().filter_map(|(bucket, count)| {
-            seen += u128::from(*count);
-            let upto = (seen * u128::from(most) / u128::from(self.count)) as u64;
-            let part = upto - kept;
-            kept = upto;
-            (part > 0).then_some((*bucket, part))
-        });
-        self.part(buckets.collect(), self.sum * u128::from(most) / u128::from(self.count))
-    }
-
-    /// Values up to `limit`, as exactly as the buckets allow.
-    pub fn up_to(&self, limit: Ns) -> Sketch {
-        if self.greatest <= limit {
-            return self.clone();
-        }
-        let buckets: Vec<_> = self
-            .buckets
-            .iter()
-            .copied()
-            .filter(|(bucket, _)| middle(*bucket) <= limit)
-            .collect();
-        let sum = buckets
-            .iter()
-            .map(|(bucket, count)| u128::from(middle(*bucket)) * u128::from(*count));
-        self.part(buckets.clone(), sum.sum())
-    }
-
-    /// Sketch of some of the values, with about this sum.
-    fn part(&self, buckets: Vec<(u16, u64)>, sum: u128) -> Sketch {
-        let count: u64 = buckets.iter().map(|(_, count)| count).sum();
-        let (Some((first, _)), Some((last, _))) = (buckets.first().copied(), buckets.last().copied()) else {
-            return Sketch::default();
-        };
-        // An extreme is known in its own bucket; for other buckets only the middle is known.
-        let end = |of: u16, value: Ns| if bucket(value) == of { value } else { middle(of) };
-        let (one, other) = (end(first, self.least), end(last, self.greatest));
-        let (least, greatest) = (one.min(other), one.max(other));
-        let most = u128::from(greatest) * u128::from(count);
-        Sketch {
-            buckets,
-            count,
-            sum: sum.clamp(u128::from(greatest).min(most), most),
-            least,
-            greatest,
-        }
-    }
-
     /// Whether the parts are consistent; a file may hold anything.
     pub(crate) fn is_sound(&self) -> bool {
         let sorted = self.buckets.windows(2).all(|pair| pair[0].0 < pair[1].0);
@@ -272,22 +217,6 @@ mod tests {
             let found = sketch.quantile(part).unwrap() as f64;
             prop_assert!((found - exact).abs() <= 0.03 * exact, "{found} for {exact}");
             prop_assert!(sketch.is_sound());
-        }
-
-        #[test]
-        fn fewer_values_are_the_same_distribution(values in prop::collection::vec(1u64..10_000_000, 40..300), most in 10u64..40, part in 0.0f64..1.0) {
-            let mut sketch = Sketch::default();
-            values.iter().for_each(|value| sketch.add(*value));
-            let thin = sketch.thinned(most);
-            prop_assert!(thin.is_sound());
-            prop_assert_eq!(thin.count(), most);
-            // A quantile is no further away than the adjacent values.
-            let beside = |by: f64| sketch.quantile(part + by / most as f64).unwrap();
-            let found = thin.quantile(part).unwrap() as f64;
-            prop_assert!(found >= beside(-2.0) as f64 * 0.96 && found <= beside(2.0) as f64 * 1.04);
-            let short = sketch.up_to(sketch.quantile(part).unwrap());
-            prop_assert!(short.is_sound());
-            prop_assert!(short.count() >= (part * values.len() as f64) as u64);
         }
 
         #[test]

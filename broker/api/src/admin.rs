@@ -192,9 +192,7 @@ pub fn settle_history(places: &Places) {
         ..HistoryQuery::default()
     };
     // It answers after that. If it does not, the rows so far are shown.
-    if let Ok(question) = serde_json::to_string(&Question::History(none)) {
-        let _ = client::ask(places.socket(), &question, SETTLE_PATIENCE);
-    }
+    let _ = ask_within(places, &Question::History(none), SETTLE_PATIENCE);
 }
 
 /// Whether a broker answers.

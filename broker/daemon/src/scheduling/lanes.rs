@@ -88,8 +88,6 @@ pub struct LaneWatch {
     told_early: bool,
     naps_since: Option<Ns>,
     slot: Option<WatchSlot>,
-    /// Whether the core requested timed launches.
-    timed: bool,
     /// Charges not sent to the client yet.
     charges: BTreeMap<u64, Ns>,
     /// Number of messages with charges sent to the client.
@@ -113,7 +111,6 @@ impl LaneWatch {
             told_early: false,
             naps_since: None,
             slot: None,
-            timed: false,
             charges: BTreeMap::new(),
             charges_sent: 0,
         }
@@ -478,13 +475,12 @@ impl LaneWatch {
     }
 
     /// Turns timed launches on or off.
-    pub fn time_launches(&mut self, wanted: bool) {
+    pub fn time_launches(&self, wanted: bool) {
         let flags = &self.entry.lane.orders.flags;
-        if wanted {
-            self.timed = flags.fetch_or(flags::SAMPLE, Ordering::Release) & flags::SAMPLE == 0;
-        } else if std::mem::take(&mut self.timed) {
-            flags.fetch_and(!flags::SAMPLE, Ordering::Release);
-        }
+        match wanted {
+            true => flags.fetch_or(flags::SAMPLE, Ordering::Release),
+            false => flags.fetch_and(!flags::SAMPLE, Ordering::Release),
+        };
     }
 
     /// Sets the client's charge for a kernel; kernel 0: for kernels that its table does not have.
