@@ -31,6 +31,9 @@ pub(super) struct ClientState {
     /// Foreground launches that the credit outlives.
     pub outlives: u64,
     pub window: Option<RunAheadWindow>,
+    /// Whether its credit may come back as its work ends: under a window, and until a revocation
+    /// of the window is answered.
+    pub regrows: bool,
     /// The last granted kernel longer than half the delay bound.
     pub long: Option<LongKernel>,
     /// When a still unanswered revocation was ordered.
@@ -158,6 +161,7 @@ impl ClientState {
             bound: false,
             outlives: 0,
             window: None,
+            regrows: false,
             long: None,
             revoking: None,
             oversubscribed: None,
@@ -217,6 +221,25 @@ impl ClientState {
     /// Notes that its process runs: it came to the gate or took credit.
     pub(super) fn lives(&mut self) {
         (self.untouched, self.rest, self.rests_until) = (0, 0, 0);
+    }
+
+    /// Takes in that a revocation is over. Returns when it was ordered.
+    pub(super) fn revoked(&mut self) -> Option<Ns> {
+        self.regrows = self.window.is_some();
+        self.revoking.take()
+    }
+
+    /// Credit that may still come back, ns, beyond its part of the exposure.
+    pub(super) fn regrowth(&self) -> Ns {
+        match self.regrows {
+            true => self.ledger.regrown().saturating_sub(self.counted),
+            false => 0,
+        }
+    }
+
+    /// Whether it has a window to revoke.
+    pub(super) fn has_window(&self) -> bool {
+        self.window.is_some() && self.revoking.is_none()
     }
 
     /// Whether its word has credit to revoke.

@@ -567,9 +567,11 @@ impl Core {
         let now = self.now;
         if let Some(client) = self.state.get_mut(slot) {
             // Credit granted after the order is in the word now.
-            let ordered = client.revoking.take();
+            let ordered = client.revoked();
             client.emptied_at = ordered.filter(|_| !client.granted_since).map(|_| now);
         }
+        self.state.account(slot, |_| ());
+        self.state.account(slot, |_| ());
         self.forget_unreported(slot);
         self.requeue(slot);
     }
@@ -677,6 +679,7 @@ impl Core {
             client.lives();
         }
         let leased = self.state.get(slot).is_some_and(|client| client.window.is_some());
+        self.state.forget_absence(slot, self.now);
         self.state.wait(slot, wait);
         if leased {
             self.state.end_window(slot, self.now, out);
@@ -688,6 +691,7 @@ impl Core {
     /// Takes in a client's reports. Returns whether there is anything new.
     fn progress(&mut self, slot: ClientSlot, issued: Ns, settled: Ns, out: &mut Vec<Decision>) -> bool {
         let (now, most) = (self.now, self.state.config.longest_cost);
+        self.state.forget_absence(slot, now);
         let Some((had_none, change)) = self.state.account(slot, |ledger| {
             (ledger.outstanding() == 0, ledger.report(issued, settled, most))
         }) else {
@@ -770,7 +774,6 @@ impl Core {
     /// Moves run-ahead windows. The longer the foreground job is away, the later its return is
     /// expected.
     fn look_after_windows(&mut self, out: &mut Vec<Decision>) {
-        let alone = self.state.has_one_background();
         if !self.state.windows_out() {
             return;
         }
@@ -780,9 +783,13 @@ impl Core {
             let (Some(old), None) = (client.window.filter(|_| client.bound), client.revoking) else {
                 continue;
             };
-            // With several background jobs, the broker shares out the replenished credit.
-            if !alone {
+            // A device that switches between processes serves several background jobs in turns.
+            if !self.state.may_run_ahead() {
                 self.state.set_window(slot, None, out);
+                continue;
+            }
+            if self.state.is_ahead(slot, self.now) {
+                self.state.order_revocation(slot, self.now, out);
                 continue;
             }
             // No window: the foreground job works, and its launch epoch has ended the window.
@@ -820,7 +827,11 @@ impl Core {
     /// Brings a background job's unused credit up to `total` ns.
     fn grant(&mut self, slot: ClientSlot, total: Ns, bound: bool, out: &mut Vec<Decision>) {
         let now = self.now;
-        let window = match bound && self.state.has_one_background() {
+        let client = self.state.get(slot);
+        let cost = client.and_then(|client| client.queued).map_or(0, |entry| entry.cost);
+        // Until the answer to a revocation, credit of the last window may still come back.
+        let empty = client.is_some_and(|client| client.revoking.is_none());
+        let window = match bound && empty && self.state.may_have_window(slot, cost, now) {
             true => self.policy.window(&self.state, slot, now),
             false => None,
         };
@@ -943,7 +954,7 @@ impl Core {
                 .is_some_and(|since| now > since.saturating_add(write_off_after))
             {
                 // The answer never came.
-                client.revoking = None;
+                client.revoked();
                 let left = client.ledger.left();
                 self.state.account(slot, |ledger| ledger.revoke(left, 0));
                 self.requeue(slot);

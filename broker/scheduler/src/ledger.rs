@@ -93,6 +93,13 @@ impl CreditLedger {
         self.non_refundable = Some(non_refundable);
     }
 
+    /// Most that may be out under the run-ahead window without another grant, ns.
+    pub(super) fn regrown(&self) -> Ns {
+        let never_back = self.renewed.saturating_add(self.non_refundable.unwrap_or(0));
+        let most = signed(self.granted) - signed(never_back) - self.revoked;
+        most.max(0).unsigned_abs()
+    }
+
     /// Takes in the total of replenished credit. Returns whether the window allows it.
     pub(super) fn renew(&mut self, total: Ns) -> bool {
         let most = self

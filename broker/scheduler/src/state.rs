@@ -25,7 +25,7 @@ pub(super) struct SchedulerState {
     /// Exposure of all clients, ns: background work that is on the device or may come there without
     /// another grant. Credit of a client that waits for more is excluded: its gate keeps order.
     pub exposure: Ns,
-    /// Clients with unused credit or work on the device.
+    /// Clients with unused credit, credit that may come back, or work on the device.
     pub exposed: Vec<ClientSlot>,
     pub foreground_jobs: Vec<ClientSlot>,
     /// All clients, as they attached.
@@ -99,6 +99,9 @@ impl SchedulerState {
 
     pub(super) fn remove(&mut self, slot: ClientSlot) {
         self.pass(slot);
+        if let Some(client) = self.get_mut(slot) {
+            client.regrows = false;
+        }
         self.account(slot, |ledger| *ledger = CreditLedger::default());
         if let Some(client) = self.slots.get_mut(slot).and_then(Option::take) {
             self.index.remove(&client.id);
@@ -112,7 +115,7 @@ impl SchedulerState {
     pub(super) fn account<T>(&mut self, slot: ClientSlot, change: impl FnOnce(&mut CreditLedger) -> T) -> Option<T> {
         let client = self.slots.get_mut(slot)?.as_mut()?;
         let result = change(&mut client.ledger);
-        let exposed = client.ledger.exposure() > 0;
+        let exposed = client.ledger.exposure() > 0 || client.regrows;
         match (client.exposed_at, exposed) {
             (None, true) => {
                 client.exposed_at = Some(self.exposed.len());
@@ -232,13 +235,22 @@ impl SchedulerState {
         }
     }
 
-    /// Exposure without this client's own unused credit, ns.
+    /// Exposure without this client's own unused credit, ns, with what may come back to others.
     pub(super) fn exposure_before(&self, slot: ClientSlot) -> Ns {
         let own = self.get(slot).map_or(0, |client| match client.queued {
             Some(_) => 0,
             None => client.ledger.usable(),
         });
-        self.exposure.saturating_sub(own)
+        self.exposure
+            .saturating_sub(own)
+            .saturating_add(self.regrowth_beside(slot))
+    }
+
+    /// Credit that may come back to other clients under their windows, ns.
+    fn regrowth_beside(&self, slot: ClientSlot) -> Ns {
+        let others = self.exposed.iter().filter(|other| **other != slot);
+        let others = others.filter_map(|other| self.get(*other));
+        others.fold(0, |sum, client| sum.saturating_add(client.regrowth()))
     }
 
     /// Present delay bound, ns: as configured, or more while background jobs run next to the
@@ -339,6 +351,80 @@ impl SchedulerState {
         self.order.len() == self.foreground_jobs.len() + 1
     }
 
+    /// Number of other background jobs with work or a wait; at least 1.
+    fn rivals(&self) -> Ns {
+        let background = self.clients().filter(|client| client.mode == Mode::Background);
+        let active = background.filter(|client| client.wait.is_some() || client.exposed_at.is_some());
+        (active.count() as Ns).saturating_sub(1).max(1)
+    }
+
+    /// Part of the delay bound for a run-ahead window, ns. All others together have half of it at
+    /// most, so any kernel is still admitted.
+    pub(super) fn window_part(&self) -> Ns {
+        match self.has_one_background() {
+            true => self.delay_bound(),
+            false => self.delay_bound() / (2 * self.rivals()),
+        }
+    }
+
+    /// Whether background jobs may have run-ahead windows. A device that switches between processes
+    /// serves several of them in turns.
+    pub(super) fn may_run_ahead(&self) -> bool {
+        self.has_one_background() || self.config.switch_cost == 0
+    }
+
+    /// Whether a window may come with a kernel of this cost. A longer one leaves no room for those
+    /// of other jobs, so its credit must not come back by itself.
+    pub(super) fn may_have_window(&self, slot: ClientSlot, cost: Ns, now: Ns) -> bool {
+        self.has_one_background()
+            || self.config.switch_cost == 0 && cost <= self.window_part() && !self.is_ahead(slot, now)
+    }
+
+    /// Whether it used more credit than an active equal, by more than a turn. Then it has only the
+    /// time in which the device runs dry.
+    pub(super) fn is_ahead(&self, slot: ClientSlot, now: Ns) -> bool {
+        let served = self.get(slot).map_or(0, |client| client.served);
+        let least = self.least_served(slot, now);
+        self.config.switch_cost == 0 && least.is_some_and(|least| served > least.saturating_add(self.config.turn))
+    }
+
+    /// Least credit that an active equal of this client used, ns.
+    fn least_served(&self, slot: ClientSlot, now: Ns) -> Option<Ns> {
+        let own = self.get(slot)?;
+        let equal = |client: &&ClientState| {
+            client.id != own.id
+                && client.class == own.class
+                && client.mode == Mode::Background
+                && self.works(client, now)
+        };
+        self.clients().filter(equal).map(|client| client.served).min()
+    }
+
+    /// End of the time for which a client counts as working on its credit: last grant or use, plus
+    /// outstanding work, plus `open_after`.
+    pub(super) fn silent_at(&self, client: &ClientState) -> Ns {
+        let used = client.progress_at.max(client.granted_at);
+        used.saturating_add(client.ledger.outstanding())
+            .saturating_add(self.config.open_after)
+    }
+
+    /// Whether a background job waits, or works on its credit.
+    fn works(&self, client: &ClientState, now: Ns) -> bool {
+        client.wait.is_some() || client.exposed_at.is_some() && now < self.silent_at(client)
+    }
+
+    /// A job that was away has no claim to its equals' turns of that time.
+    pub(super) fn forget_absence(&mut self, slot: ClientSlot, now: Ns) {
+        let grace = self.config.idle_grace;
+        let is_away = |client: &ClientState| client.wait.is_none() && now > client.active_at.saturating_add(grace);
+        if self.get(slot).is_some_and(is_away)
+            && let Some(least) = self.least_served(slot, now)
+            && let Some(client) = self.get_mut(slot)
+        {
+            client.served = client.served.max(least);
+        }
+    }
+
     /// Whether the credit left covers this wait.
     pub(super) fn covered(client: &ClientState, wait: &KernelAtGate) -> bool {
         client.ledger.left() >= i64::try_from(wait.cost).unwrap_or(i64::MAX)
@@ -370,7 +456,8 @@ pub(super) struct GrantOrder {
 impl SchedulerState {
     /// Revokes credit that can still be used.
     pub(super) fn order_revocation(&mut self, slot: ClientSlot, now: Ns, out: &mut Vec<Decision>) {
-        if self.get(slot).is_some_and(ClientState::revocable) {
+        let has_more = |client: &ClientState| client.revocable() || client.has_window();
+        if self.get(slot).is_some_and(has_more) {
             self.empty(slot, now, out);
         }
     }
@@ -378,7 +465,7 @@ impl SchedulerState {
     /// Has a client's credit word swapped to zero, whatever its content.
     pub(super) fn empty(&mut self, slot: ClientSlot, now: Ns, out: &mut Vec<Decision>) {
         let Some(client) = self.get_mut(slot) else { return };
-        if client.ledger.left() == 0 || client.revoking.is_some() {
+        if client.revoking.is_some() || client.ledger.left() == 0 && client.window.is_none() {
             return;
         }
         client.revoking = Some(now);
@@ -390,10 +477,16 @@ impl SchedulerState {
         self.counters.revocations += 1;
     }
 
-    /// Whether a run-ahead window may be out. From now on this needs exactly one background job.
+    /// Whether a background job has a run-ahead window.
+    pub(super) fn has_windows(&self) -> bool {
+        let mut exposed = self.exposed.iter().filter_map(|slot| self.get(*slot));
+        exposed.any(|client| client.window.is_some())
+    }
+
+    /// Whether a run-ahead window may be out.
     pub(super) fn windows_out(&mut self) -> bool {
         let out = self.windows_out;
-        self.windows_out = out && self.has_one_background();
+        self.windows_out = out && self.may_run_ahead();
         out
     }
 
@@ -404,6 +497,7 @@ impl SchedulerState {
             return;
         };
         client.window = window;
+        client.regrows = window.is_some();
         out.push(Decision::RunAheadWindow(client.id, window));
         self.account(slot, |ledger| {
             if let Some(window) = window {
@@ -419,9 +513,10 @@ impl SchedulerState {
         let Some(client) = self.get_mut(slot).filter(|client| client.revoking.is_none()) else {
             return;
         };
-        client.revoking = Some(now);
+        (client.revoking, client.regrows) = (Some(now), true);
         client.granted_since = false;
         out.push(Decision::Revoke(client.id));
+        self.account(slot, |_| ());
     }
 
     /// The window with its `non_refundable`, if unused credit is brought up to `total` ns.
@@ -436,7 +531,14 @@ impl SchedulerState {
         let credit = credit_up_to(client, total);
         // A foreground job may have work out from its time as a background job.
         let others = self.exposure.saturating_sub(client.counted);
-        let non_refundable = client.ledger.non_refundable(credit, (2 * half).saturating_sub(others));
+        let others = others.saturating_add(self.regrowth_beside(slot));
+        let rest = (2 * half).saturating_sub(others);
+        // Several windows grow back: each one only to its own part.
+        let most = match self.has_one_background() {
+            true => rest,
+            false => rest.min(total),
+        };
+        let non_refundable = client.ledger.non_refundable(credit, most);
         Some(RunAheadWindow {
             non_refundable,
             ..window

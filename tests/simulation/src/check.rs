@@ -76,6 +76,9 @@ pub(crate) struct Books {
     longest: Ns,
     /// Longest kernel, ns, that each client may have out.
     out: HashMap<Client, Ns>,
+    /// Work beyond the bound that each client may have out, ns: credit against standstill, and
+    /// launches whose wait expired.
+    beyond: HashMap<Client, Ns>,
     /// Room beyond the bound for counted reasons, ns.
     excused: Ns,
     at_once: u32,
@@ -212,6 +215,7 @@ impl Books {
             }
             Event::Gone(client) => {
                 self.out.remove(client);
+                self.beyond.remove(client);
             }
             _ => {}
         }
@@ -221,9 +225,20 @@ impl Books {
             .filter(|view| view.outstanding == 0 && view.left <= 0)
         {
             self.out.remove(&Client(view.client));
+            self.beyond.remove(&Client(view.client));
+        }
+        for view in now.clients.iter().filter(|view| view.left < 0 && view.outstanding > 0) {
+            let beyond = self.beyond.entry(Client(view.client)).or_default();
+            *beyond = (*beyond).max(view.left.unsigned_abs());
         }
         // Behind one long kernel half the bound may go.
-        let long = self.out.values().copied().max().unwrap_or(0);
+        let long = self
+            .out
+            .values()
+            .chain(self.beyond.values())
+            .copied()
+            .max()
+            .unwrap_or(0);
         let mut most = config.delay_bound.max(config.delay_bound / 2 + long) / self.strict.max(1);
         for decision in decisions {
             let Decision::Grant { client, credit, .. } = decision else {
@@ -246,6 +261,8 @@ impl Books {
                 let had = before.client(*client).map_or(0, |view| view.left.max(0).unsigned_abs());
                 room = room.saturating_add(*credit).saturating_add(had);
                 self.excused = self.excused.saturating_add(*credit).saturating_add(had);
+                let beyond = self.beyond.entry(*client).or_default();
+                *beyond = beyond.saturating_add(*credit).saturating_add(had);
             }
         }
         // A job that becomes the foreground job at the gate launches without credit. That is in the
@@ -253,6 +270,8 @@ impl Books {
         // the launch epoch or a revocation ends it. So credit may be replenished, as long as the
         // background jobs stay in the bound without the foreground jobs.
         if let Event::Renewed { .. } = event {
+            // Another job's window goes on beside such work.
+            most = most.saturating_add(self.beyond.values().sum::<Ns>());
             let of_background_jobs = now.clients.iter().filter(|view| view.mode == "background").map(out_of);
             if of_background_jobs.fold(0, Ns::saturating_add) <= most {
                 room = room.max(most.saturating_add(let_go_as_foreground_jobs(now)));

@@ -13,7 +13,7 @@ pub(super) fn more_important_runs(class: usize, state: &SchedulerState, now: Ns)
         .iter()
         .filter_map(|slot| state.get(*slot))
         .filter(|client| client.class < class && client.queued.is_none() && runs(state, client, now))
-        .map(|client| silent_at(state, client))
+        .map(|client| state.silent_at(client))
         .max()
 }
 
@@ -30,20 +30,12 @@ pub(super) fn unused(state: &SchedulerState, slot: ClientSlot) -> Option<(Client
         .iter()
         .copied()
         .filter(|other| *other != slot && revocable(state, *other));
-    let silent = others.filter_map(|other| Some((other, silent_at(state, state.get(other)?))));
+    let silent = others.filter_map(|other| Some((other, state.silent_at(state.get(other)?))));
     silent.min_by_key(|(_, at)| *at)
 }
 
-/// End of the time for which a client counts as working on its credit: last grant or use, plus
-/// outstanding work, plus `open_after`.
-pub(super) fn silent_at(state: &SchedulerState, client: &ClientState) -> Ns {
-    let used = client.progress_at.max(client.granted_at);
-    used.saturating_add(client.ledger.outstanding())
-        .saturating_add(state.config.open_after)
-}
-
 fn runs(state: &SchedulerState, client: &ClientState, now: Ns) -> bool {
-    now < silent_at(state, client)
+    now < state.silent_at(client)
 }
 
 /// `starving` of [`make_room`] for policies under which no job starves in gaps.
@@ -85,11 +77,17 @@ pub(crate) fn make_room(
     let class_of = |slot: ClientSlot| state.get(slot).map_or(PRIORITIES, |client| client.class);
     let class = class_of(slot);
     let mut again = state.drained(slot, cost, now);
+    let part = state.window_part();
     for other in state.exposed.iter().copied().filter(|other| *other != slot) {
+        // Its window may be older than the jobs that it shares the bound with.
+        let exceeds = |client: &ClientState| client.has_window() && client.ledger.regrown() > part;
+        if state.get(other).is_some_and(exceeds) && !starving(other) {
+            return GrantVerdict::Revoke(other);
+        }
         let Some(client) = state.get(other).filter(|_| revocable(state, other)) else {
             continue;
         };
-        let stale = silent_at(state, client);
+        let stale = state.silent_at(client);
         // Credit that is not bound was given against starvation.
         let yields = class_of(other) > class && client.bound && !starving(other);
         if yields || now >= stale {

@@ -8,7 +8,7 @@
 use weft_protocol::{Ns, PRIORITIES};
 
 use super::{
-    delay_bound::{grant_freely, more_important_runs, none_starves, revocable, silent_at},
+    delay_bound::{grant_freely, more_important_runs, none_starves, revocable},
     interface::GrantVerdict,
 };
 use crate::{queue::ClientSlot, state::SchedulerState};
@@ -45,8 +45,8 @@ impl RoundRobin {
                 match state.get(turn.slot) {
                     Some(client) if client.queued.is_some_and(|entry| entry.class == class) => turn.slot,
                     // It runs on its credit.
-                    Some(client) if now < silent_at(state, client) => {
-                        let silent = silent_at(state, client);
+                    Some(client) if now < state.silent_at(client) => {
+                        let silent = state.silent_at(client);
                         return Err(GrantVerdict::Nothing(Some(turn.until.min(silent).max(now + 1))));
                     }
                     _ => self.begin(class, first, state, now),

@@ -38,9 +38,10 @@
 //! 5. **Grant**, `lead` before the device runs dry or the foreground job's work ends. More is
 //!    granted if a return is very unlikely. A job that launches more slowly than the device works
 //!    has no limit.
-//! 6. **Run-ahead window** of the only background job, if its kernel times are known. Its gate
-//!    launches kernels that end before the expected return, one kernel ahead of the device. Credit
-//!    is replenished as work ends.
+//! 6. **Run-ahead window** of a background job whose kernel times are known. Its gate launches
+//!    kernels that end before the expected return, one kernel ahead of the device. Credit is
+//!    replenished as work ends. Several background jobs have windows only if the device does not
+//!    switch between processes: each window ends earlier by the others' work.
 //! 7. **Return.** The foreground job's launch epoch voids all credit. So does a wake-up hint,
 //!    before the launch.
 //! ```text
@@ -230,9 +231,10 @@ impl Policy for Weft {
         // Until kernel times are known, the charges are not kernel times.
         let (client, _) = situation.job(slot).filter(|(_, job)| job.times.is_known())?;
         let config = &state.config;
-        let room = situation.opening().ok()?;
+        let others = situation.others(slot);
+        let room = situation.opening().ok()?.saturating_sub(others);
         let window = RunAheadWindow {
-            safe_until: now.saturating_add(calm(situation)),
+            safe_until: now.saturating_add(calm(situation).saturating_sub(others)),
             deadline: now.saturating_add(room).max(1),
             max_backlog: backlog(config, || situation.laxity()),
             non_refundable: client.window.map_or(0, |window| window.non_refundable),
@@ -446,12 +448,21 @@ impl GapFit<'_> {
         let calm = calm(situation).saturating_sub(takes);
         // In a calm time a wait only delays the thread's next launch. A job without known times has
         // no work before its kernel.
-        let ahead_of = if known {
+        let is_ahead = state.is_ahead(entry.slot, now);
+        let ahead_of = if known && !is_ahead {
             lead.max(calm.min(state.delay_bound() / 4))
         } else {
             0
         };
-        if self.remaining > ahead_of {
+        // The equal's next kernel is on its way.
+        let dry_at = situation.models.device.free_at().saturating_add(lead);
+        if is_ahead && now < dry_at {
+            return GrantVerdict::Nothing(Some(dry_at));
+        }
+        let runs_ahead = known && state.may_have_window(entry.slot, entry.cost, now);
+        // The other jobs' windows do not end when the device runs dry.
+        let side_by_side = known && !is_ahead && !state.has_one_background() && (runs_ahead || state.has_windows());
+        if self.remaining > ahead_of && !side_by_side {
             let again = situation.less_remains(self.remaining - ahead_of);
             // Only the next launch epoch would end unused credit.
             return match unused(state, entry.slot) {
@@ -470,11 +481,11 @@ impl GapFit<'_> {
             return GrantVerdict::Nothing(Some(silent));
         }
         let before = state.exposure_before(entry.slot);
-        let total = if !known {
+        let total = if !known || is_ahead {
             0
-        } else if state.has_one_background() {
+        } else if runs_ahead {
             // The run-ahead window bounds the work that goes ahead.
-            state.delay_bound().saturating_sub(before)
+            state.delay_bound().saturating_sub(before).min(state.window_part())
         } else {
             let slow = slow(situation, job, takes);
             let lead = lead.min(self.room.saturating_sub(takes));

@@ -245,7 +245,7 @@ impl<'a> PolicyView<'a> {
         let bound = self.state.config.delay_bound;
         let running = self.models.device.running(self.now);
         // A kernel that takes longer than its charge keeps the charge to its end.
-        let charged = running.min(self.state.exposure.saturating_sub(self.credit_abroad()));
+        let charged = running.min(self.state.exposure.saturating_sub(self.credit_abroad(true)));
         let wait = match less <= charged {
             true => less.saturating_add(running - charged),
             false => less.max(bound / 16),
@@ -253,23 +253,43 @@ impl<'a> PolicyView<'a> {
         self.now.saturating_add(wait.max(1))
     }
 
-    /// Credit of clients that need no further grant, ns.
-    fn credit_abroad(&self) -> Ns {
+    /// Credit of clients that need no further grant, ns. `windows`: also of those that use it as the
+    /// device has room for it.
+    fn credit_abroad(&self, windows: bool) -> Ns {
         let exposed = self.state.exposed.iter().filter_map(|slot| self.state.get(*slot));
         exposed
-            .filter(|client| client.queued.is_none())
+            .filter(|client| client.queued.is_none() && (windows || client.window.is_none()))
             .fold(0, |credit: Ns, client| credit.saturating_add(client.ledger.usable()))
     }
 
     /// Background work still to run by the clock, plus credit of clients that need no further
-    /// grant, ns.
+    /// grant, ns. A job with a window uses its credit as the device has room for it.
     pub(super) fn remaining(&self) -> Ns {
-        let credit = self.credit_abroad();
-        let outstanding = self.state.exposure.saturating_sub(credit);
+        let outstanding = self.state.exposure.saturating_sub(self.credit_abroad(true));
         self.models
             .device
             .remaining(outstanding, self.now)
-            .saturating_add(credit)
+            .saturating_add(self.credit_abroad(false))
+    }
+
+    /// Work of other background jobs that may be on the device as a kernel of this job ends, ns. A
+    /// job with a window always has a kernel there.
+    pub(super) fn others(&self, slot: ClientSlot) -> Ns {
+        let (mut out, mut next): (Ns, Ns) = (0, 0);
+        for other in self.state.exposed.iter().filter(|other| **other != slot) {
+            let Some((client, job)) = self.job(*other) else {
+                continue;
+            };
+            let outstanding = client.ledger.outstanding();
+            out = out.saturating_add(outstanding);
+            next = next.saturating_add(match client.window {
+                Some(_) => job.times.in_progress().saturating_sub(outstanding),
+                None => client.ledger.usable(),
+            });
+        }
+        let all = self.state.outstanding();
+        out.min(self.models.device.remaining(all, self.now))
+            .saturating_add(next)
     }
 
     /// Whether a background job will soon starve without a gap.

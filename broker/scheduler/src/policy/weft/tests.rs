@@ -522,10 +522,113 @@ fn credit_that_a_silent_background_job_has_left_keeps_no_other_waiting() {
         assert!(bench.now < since + MS, "it is left to wait");
         out = bench.tell(Event::Tick);
     }
-    assert_eq!(
-        (left(&bench, TRAINING), bench.core.snapshot().counters.starvation_grants),
-        (0, 0)
-    );
+    assert_eq!(bench.core.snapshot().counters.starvation_grants, 0);
+}
+
+/// A second background job, whose kernel 98 takes 20 us.
+const PEER: Client = Client(4);
+
+/// A service that is away after 30 requests, and two background jobs.
+fn two_background_jobs(switch_cost: Ns) -> Bench {
+    let mut bench = Bench::on(profile(99, 20 * US), switch_cost);
+    bench.tell(Event::Attached {
+        client: PEER,
+        priority: 5,
+        profile: profile(98, 20 * US),
+    });
+    bench.requests(30, 4 * MS);
+    bench.request();
+    bench
+}
+
+fn peer_waits(bench: &mut Bench) -> Vec<Decision> {
+    let since = bench.now;
+    bench.tell(Event::Waits {
+        client: PEER,
+        kernel: 98,
+        cost: 20 * US,
+        since,
+    })
+}
+
+/// The second job's window, if the first one has launched `out` ns, a multiple of 20 us.
+fn second_window(switch_cost: Ns, out: Ns) -> Option<RunAheadWindow> {
+    let mut bench = two_background_jobs(switch_cost);
+    let mut decisions = bench.waits(20 * US);
+    let at = bench.now;
+    for _ in 0..out / (20 * US) {
+        bench.tell(Event::Launched {
+            client: TRAINING,
+            kernel: 99,
+            cost: 20 * US,
+            at,
+        });
+    }
+    bench.tell(Event::Progress {
+        client: TRAINING,
+        issued: out,
+        settled: 0,
+    });
+    decisions.extend(peer_waits(&mut bench));
+    decisions.iter().find_map(|decision| match decision {
+        Decision::RunAheadWindow(PEER, window) => *window,
+        _ => None,
+    })
+}
+
+#[test]
+fn background_jobs_run_ahead_side_by_side_and_each_leaves_time_for_the_other() {
+    let deadline = |out| second_window(0, out).expect("a window").deadline;
+    assert_eq!(deadline(20 * US) - deadline(120 * US), 100 * US);
+    // Where the device switches between processes, they take turns.
+    assert_eq!(second_window(100 * US, 20 * US), None);
+}
+
+#[test]
+fn windows_of_several_background_jobs_do_not_grow_beyond_the_delay_bound_together() {
+    let mut bench = two_background_jobs(0);
+    let progress = |settled| Event::Progress {
+        client: TRAINING,
+        issued: 240 * US,
+        settled,
+    };
+    bench.waits(20 * US);
+    bench.tell(progress(0));
+    // Too little is left: a new grant, with the work still out.
+    bench.now += 1;
+    bench.waits(20 * US);
+    bench.tell(progress(240 * US));
+    peer_waits(&mut bench);
+    bench.tell(Event::Renewed {
+        client: TRAINING,
+        total: 10 * MS,
+    });
+    let exposure = bench.core.snapshot().exposure;
+    assert!((300 * US..=500 * US).contains(&exposure), "{exposure}");
+}
+
+#[test]
+fn the_window_of_the_only_background_job_ends_before_a_second_one_has_credit() {
+    let mut bench = Bench::new(profile(99, 20 * US));
+    bench.requests(30, 4 * MS);
+    bench.request();
+    bench.waits(20 * US);
+    // Its credit is gone, and may all come back.
+    bench.tell(Event::Progress {
+        client: TRAINING,
+        issued: 500 * US,
+        settled: 480 * US,
+    });
+    bench.tell(Event::Attached {
+        client: PEER,
+        priority: 5,
+        profile: profile(98, 20 * US),
+    });
+    let out = peer_waits(&mut bench);
+    let at = |wanted: &dyn Fn(&Decision) -> bool| out.iter().position(wanted);
+    let revoked = at(&|decision| *decision == Decision::Revoke(TRAINING));
+    let granted = at(&|decision| matches!(decision, Decision::Grant { client: PEER, .. }));
+    assert!(revoked.is_some() && revoked < granted, "{out:?}");
 }
 
 #[test]
