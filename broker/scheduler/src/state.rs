@@ -235,7 +235,7 @@ impl SchedulerState {
         }
     }
 
-    /// Exposure without this client's own unused credit, ns, with what may come back to others.
+    /// Exposure without this client's own unused credit, ns, with credit that may return to others.
     pub(super) fn exposure_before(&self, slot: ClientSlot) -> Ns {
         let own = self.get(slot).map_or(0, |client| match client.queued {
             Some(_) => 0,
@@ -243,11 +243,11 @@ impl SchedulerState {
         });
         self.exposure
             .saturating_sub(own)
-            .saturating_add(self.regrowth_beside(slot))
+            .saturating_add(self.others_regrowth(slot))
     }
 
     /// Credit that may come back to other clients under their windows, ns.
-    fn regrowth_beside(&self, slot: ClientSlot) -> Ns {
+    fn others_regrowth(&self, slot: ClientSlot) -> Ns {
         let others = self.exposed.iter().filter(|other| **other != slot);
         let others = others.filter_map(|other| self.get(*other));
         others.fold(0, |sum, client| sum.saturating_add(client.regrowth()))
@@ -531,7 +531,7 @@ impl SchedulerState {
         let credit = credit_up_to(client, total);
         // A foreground job may have work out from its time as a background job.
         let others = self.exposure.saturating_sub(client.counted);
-        let others = others.saturating_add(self.regrowth_beside(slot));
+        let others = others.saturating_add(self.others_regrowth(slot));
         let rest = (2 * half).saturating_sub(others);
         // Several windows grow back: each one only to its own part.
         let most = match self.has_one_background() {

@@ -17,7 +17,7 @@ fn small_job(name: &str, priority: u8, launches: usize, duration: Ns, think: Ns)
     job(&trace, priority)
 }
 
-/// Parts of the device that two equals have beside a service.
+/// Parts of the device that two equals have, next to a service.
 fn parts(jobs: [PlayedJob; 2]) -> [f64; 2] {
     let device = Settings {
         mode: Mode::Mps,

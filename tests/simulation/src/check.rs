@@ -270,7 +270,7 @@ impl Books {
         // the launch epoch or a revocation ends it. So credit may be replenished, as long as the
         // background jobs stay in the bound without the foreground jobs.
         if let Event::Renewed { .. } = event {
-            // Another job's window goes on beside such work.
+            // Another job's window goes on next to it.
             most = most.saturating_add(self.beyond.values().sum::<Ns>());
             let of_background_jobs = now.clients.iter().filter(|view| view.mode == "background").map(out_of);
             if of_background_jobs.fold(0, Ns::saturating_add) <= most {

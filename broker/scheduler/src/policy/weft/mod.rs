@@ -461,7 +461,8 @@ impl GapFit<'_> {
         }
         let runs_ahead = known && state.may_have_window(entry.slot, entry.cost, now);
         // The other jobs' windows do not end when the device runs dry.
-        let side_by_side = known && !is_ahead && !state.has_one_background() && (runs_ahead || state.has_windows());
+        let beside_windows = !state.has_one_background() && (runs_ahead || state.has_windows());
+        let side_by_side = known && !is_ahead && beside_windows;
         if self.remaining > ahead_of && !side_by_side {
             let again = situation.less_remains(self.remaining - ahead_of);
             // Only the next launch epoch would end unused credit.
