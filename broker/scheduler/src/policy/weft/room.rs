@@ -253,8 +253,8 @@ impl<'a> PolicyView<'a> {
         self.now.saturating_add(wait.max(1))
     }
 
-    /// Credit of clients that need no further grant, ns. `windows`: also of those that use it as the
-    /// device has room for it.
+    /// Credit of clients that need no further grant, ns. `windows`: also of those that have a
+    /// window, and so use it as the device has room.
     fn credit_abroad(&self, windows: bool) -> Ns {
         let exposed = self.state.exposed.iter().filter_map(|slot| self.state.get(*slot));
         exposed
