@@ -393,6 +393,45 @@ fn profiling_a_job_that_uses_no_gpu_says_so_and_returns_its_code() {
 }
 
 #[test]
+fn a_path_without_a_brokers_socket_is_one_line_of_each_command() {
+    let home = Home::new();
+    let file = home.path().join("file");
+    fs::write(&file, "").expect("written");
+    let other = std::os::unix::net::UnixListener::bind(home.path().join("other")).expect("bound");
+    for (socket, part) in [
+        (file.clone(), "file: is not a socket; set WEFT_SOCKET to "),
+        (file.join("broker.sock"), "file: is not a folder; set WEFT_SOCKET to "),
+        (
+            home.path().join("other"),
+            "other: is another program's socket; set WEFT_SOCKET to ",
+        ),
+    ] {
+        for words in [
+            &["status"][..],
+            &["queue"],
+            &["metrics"],
+            &["stop"],
+            &["check"],
+            &["wait", "1"],
+            &["set", "--client", "1", "--priority", "1"],
+            &["profile", "keep", "--name", "x"],
+        ] {
+            let done = home
+                .weft()
+                .args(words)
+                .env("WEFT_SOCKET", &socket)
+                .output()
+                .expect("ran");
+            let said = [text(&done.stdout), text(&done.stderr)].concat();
+            assert!(!done.status.success() && said.contains(part), "{words:?}: {said}");
+            assert_eq!(said.lines().count(), 1, "{words:?}: {said}");
+        }
+    }
+    drop(other);
+    assert!(file.is_file());
+}
+
+#[test]
 fn a_broker_that_dies_while_a_profile_is_taken_leaves_the_job_its_exit_code() {
     let home = Home::new();
     let mut broker = home.broker(&[]);
