@@ -182,6 +182,8 @@ pub enum WarningKind {
     OverSlowdown,
     /// The device takes turns between processes.
     NoMps,
+    /// Launches passed the gate without credit: a more important background job has the gaps.
+    Outranked,
 }
 
 /// One reason why protection does not work.

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::columns::{self, TextColumn};
-use super::{text, users};
+use super::{status, text, users};
 use weft_api::admin::{self, Answer, Question};
 use weft_api::history::{HistoryQuery, HistoryRow};
 use weft_api::outcome::{LatenessSum, Outcome};
@@ -205,10 +205,12 @@ pub fn columns(rows: &[HistoryRow]) -> Vec<TextColumn> {
 
 fn render(rows: &[HistoryRow], width: usize) -> String {
     let mut lines = columns::lines(&columns::fit(columns(rows), width));
-    for row in rows {
+    let warned = rows.iter().flat_map(|row| {
+        let process = format!("process {}", row.pid);
         let warnings = row.outcome.warnings.iter();
-        lines.extend(warnings.map(|warning| format!("! process {}: {}", row.pid, warning.text)));
-    }
+        warnings.map(move |warning| (process.clone(), process.clone(), warning.kind, warning.text.as_str()))
+    });
+    lines.extend(status::grouped(warned).iter().map(|line| format!("! {line}")));
     lines.join("\n")
 }
 
