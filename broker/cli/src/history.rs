@@ -234,14 +234,17 @@ pub fn late(sum: Option<LatenessSum>) -> (String, String) {
     (format!("{} ({part})", text::duration(sum.ns.max(0) as u64)), part)
 }
 
+/// A figure as a cell, with a mark if it is only an upper bound.
+pub fn bounded<T>((value, at_most): (T, bool), shown: impl Fn(T) -> String) -> String {
+    let mark = if at_most { "≤" } else { "" };
+    format!("{mark}{}", shown(value))
+}
+
 /// The cells of an outcome.
 pub fn figures(outcome: &Outcome) -> OutcomeCells {
     let or_none = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_string());
     OutcomeCells {
-        gpu: or_none(outcome.gpu_ns.map(|ns| match outcome.is_close() {
-            true => text::duration(ns),
-            false => format!("≤{}", text::duration(outcome.gpu_most_ns.unwrap_or(ns))),
-        })),
+        gpu: or_none(outcome.gpu_ns.map(|ns| bounded(outcome.gpu_figure(ns), text::duration))),
         of_plain: or_none(outcome.won.and_then(|won| won.of_plain).map(text::percent)),
         known: or_none(outcome.launches_known.map(text::percent)),
     }

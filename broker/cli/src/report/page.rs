@@ -90,8 +90,8 @@ fn render_run(page: &mut String, run: &Run, number: usize) {
         job_legend(page, run, |_| true);
         page.push_str(&picture);
         page.push_str(
-            "<p class=\"note\">Parts of the time, <i>estimated</i>. In the rest the GPU was idle, or a job was alone. \
-             Background jobs drawn above the foreground job ran in its gaps.</p>\n",
+            "<p class=\"note\">Parts of the time, <i>estimated</i>; upper bounds if the job's GPU time is marked ≤. In the \
+             rest the GPU was idle, or a job was alone. Background jobs drawn above the foreground job ran in its gaps.</p>\n",
         );
     }
     render_lateness(page, run);
@@ -173,7 +173,7 @@ fn render_cards(page: &mut String, run: &Run) {
                 });
                 (
                     "",
-                    format!("won about {}", text::duration(won.over_exclusive_ns)),
+                    format!("won {}", outcome.gpu_part_text(won.over_exclusive_ns)),
                     format!("of GPU time over exclusive use{of_plain}{cost}"),
                 )
             }

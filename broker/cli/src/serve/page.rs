@@ -102,8 +102,7 @@ fn device(page: &mut String, board: &Board, at: usize, row: &DeviceOnBoard) {
         1 => String::new(),
         _ => format!("{at}: "),
     };
-    let part = row.gpu.last();
-    let busy = part.map_or("GPU -".to_string(), |part| format!("GPU {:.0} %", part * 100.0));
+    let busy = format!("GPU {}", table::part(&row.gpu, row.gpu_at_most));
     let memory = match row.memory {
         Some(memory) => format!("{} of {}", text::size(row.held), text::size(memory)),
         None => text::size(row.held),
@@ -185,6 +184,10 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part} is not in\n{page}");
         }
+        let mut status = answer(4);
+        status.clients[1].outcome.as_mut().expect("there").gpu_least_ns = Some(0);
+        board.update(status, 4.0);
+        assert!(live(&board, None).contains("GPU ≤90 %"));
         for bad in ["<script>", "<img", "http:", "https:", "url(", "@import", "<b>gone"] {
             assert!(!page.contains(bad), "{bad} is in\n{page}");
         }
