@@ -393,6 +393,33 @@ fn profiling_a_job_that_uses_no_gpu_says_so_and_returns_its_code() {
 }
 
 #[test]
+fn a_job_is_set_by_its_name_or_else_by_its_number() {
+    let home = Home::new();
+    let _broker = home.broker(&[]);
+    let _one = Client::attach(&home.socket(), hello(5));
+    let number = home.only_client().client;
+    let named = Hello {
+        name: Some(format!("client:{number}")),
+        ..hello(5)
+    };
+    let other = Client::attach(&home.socket(), named);
+    until("both are listed", || home.status().clients.len() == 2);
+    let set = |priority: &str| {
+        let done = home.done(&["set", "--job", &format!("client:{number}"), "--priority", priority]);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let clients = home.status().clients;
+        clients
+            .iter()
+            .map(|client| (client.client == number, client.priority))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(set("6"), [(true, 5), (false, 6)]);
+    drop(other);
+    until("the named one ended", || home.status().clients.len() == 1);
+    assert_eq!(set("7"), [(true, 7)]);
+}
+
+#[test]
 fn a_path_without_a_brokers_socket_is_one_line_of_each_command() {
     let home = Home::new();
     let file = home.path().join("file");

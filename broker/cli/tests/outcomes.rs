@@ -130,9 +130,16 @@ fn who_has_the_gaps_is_named_to_those_that_get_none() {
     let behind = [attach(5, "python train.py"), attach(5, "python tune.py")];
     until("they have their roles", || {
         let background = behind.iter().chain([&nightly]);
-        service.mode() == Some(Mode::Foreground) && background.into_iter().all(|job| job.mode() == Some(Mode::Background))
+        service.mode() == Some(Mode::Foreground)
+            && background.into_iter().all(|job| job.mode() == Some(Mode::Background))
     });
-    let warned = |kind| home.status().warnings.iter().filter(|warning| warning.kind == kind).count();
+    let warned = |kind| {
+        home.status()
+            .warnings
+            .iter()
+            .filter(|warning| warning.kind == kind)
+            .count()
+    };
     until("both are warned", || {
         request(&service);
         nightly.launch(9, 100_000);
