@@ -19,9 +19,6 @@ use weft_protocol::transport::{self, client};
 /// Longest wait for an answer. Only a profile written to a slow disk takes long.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Longest wait for a broker's rows. A broker takes 1 s of it at most, more on a busy machine.
-const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
-
 /// A question to the broker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -184,15 +181,14 @@ pub fn ask_within(places: &Places, question: &Question, patience: Duration) -> R
     }
 }
 
-/// Waits until the broker, if there is one, has written the rows of jobs that have ended, at most
-/// [`SETTLE_PATIENCE`].
-pub fn settle_history(places: &Places) {
+/// Waits until the broker, if there is one, has written the rows of jobs that have ended.
+pub fn settle_history(places: &Places, patience: Duration) {
     let none = HistoryQuery {
         last: Some(0),
         ..HistoryQuery::default()
     };
     // It answers after that. If it does not, the rows so far are shown.
-    let _ = ask_within(places, &Question::History(none), SETTLE_PATIENCE);
+    let _ = ask_within(places, &Question::History(none), patience);
 }
 
 /// Whether a broker answers.

@@ -182,6 +182,8 @@ pub enum WarningKind {
     OverSlowdown,
     /// The device takes turns between processes.
     NoMps,
+    /// Launches passed the gate without credit: a more important background job has the gaps.
+    Outranked,
 }
 
 /// One reason why protection does not work.
@@ -211,14 +213,32 @@ impl Outcome {
         error as f64 <= ns as f64 * CLOSE_RATIO
     }
 
+    /// A part of its GPU time as a figure, ns, and whether that is only an upper bound: the whole
+    /// may be off by more than a tenth.
+    pub fn gpu_figure(&self, ns: u64) -> (u64, bool) {
+        let (whole, at_most) = (self.gpu_ns.unwrap_or(0), !self.is_close());
+        match (at_most, self.gpu_most_ns) {
+            (true, Some(most)) if whole == 0 => (most, true),
+            (true, Some(most)) => ((ns as f64 * (most as f64 / whole as f64)) as u64, true),
+            _ => (ns, at_most),
+        }
+    }
+
+    /// A part of its GPU time for people: `about 3 s`, or `at most 3 s`.
+    pub fn gpu_part_text(&self, ns: u64) -> String {
+        match self.gpu_figure(ns) {
+            (ns, false) => format!("about {}", duration(ns)),
+            (ns, true) => format!("at most {}", duration(ns)),
+        }
+    }
+
     /// Its GPU time for people, with bounds if it may be off by more than a tenth.
     pub fn gpu_text(&self) -> Option<String> {
         let ns = self.gpu_ns?;
         let (least, most) = self.gpu_bounds(ns);
         Some(match least {
-            _ if self.is_close() => format!("about {}", duration(ns)),
-            0 => format!("at most {}", duration(most)),
-            _ => format!("{} to {}", duration(least), duration(most)),
+            1.. if !self.is_close() => format!("{} to {}", duration(least), duration(most)),
+            _ => self.gpu_part_text(ns),
         })
     }
 
@@ -258,8 +278,8 @@ impl Outcome {
                 None => String::new(),
             };
             parts.push(format!(
-                "won about {} over exclusive use{of_plain}",
-                duration(won.over_exclusive_ns)
+                "won {} over exclusive use{of_plain}",
+                self.gpu_part_text(won.over_exclusive_ns)
             ));
         }
         if let Some(cost) = self.cost {
@@ -392,5 +412,15 @@ mod tests {
              cost the foreground job 0 (0 %); 1 launch forced; 3.00 GiB of memory moved"
         );
         assert_eq!(lines[1], "warning: what, where, what to do");
+        let bounded = Outcome {
+            gpu_least_ns: Some(0),
+            gpu_most_ns: Some(36_000_000_000),
+            ..background
+        };
+        let line = bounded.line();
+        assert!(
+            line.contains("had at most 36.0 s of GPU time; won at most 36.0 s over"),
+            "{line}"
+        );
     }
 }

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::columns::{self, TextColumn};
-use super::{text, users};
+use super::{status, text, users};
 use weft_api::admin::{self, Answer, Question};
 use weft_api::history::{HistoryQuery, HistoryRow};
 use weft_api::outcome::{LatenessSum, Outcome};
@@ -30,6 +30,10 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct HistoryArgs {
+    /// Show only this job: its name, process id (4711, pid:4711), client number (client:3) or a
+    /// part of its command line
+    #[arg(value_name = "JOB")]
+    job: Option<String>,
     /// Show only the newest N jobs; default: 20, with --since all
     #[arg(long, short = 'n', value_name = "N", value_parser = text::whole::<u64>, allow_hyphen_values = true)]
     last: Option<u64>,
@@ -52,6 +56,9 @@ pub struct HistoryArgs {
     json: bool,
 }
 
+/// Longest wait for a broker's rows. A broker takes 1 s of it at most, more on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Start of a span, milliseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SinceMoment(pub u64);
@@ -69,13 +76,19 @@ pub struct HistoryPage {
 pub fn main(args: HistoryArgs) -> Result<ExitCode> {
     let places = Places::of_environment();
     let selects = args.since.is_some() || args.gang.is_some() || args.total;
+    let last = args.last.or((!selects).then_some(USUAL));
     let query = HistoryQuery {
-        last: args.last.or((!selects).then_some(USUAL)),
+        last: last.filter(|_| args.job.is_none()),
         since_ms: args.since.map(|since| since.0),
         uid: args.user,
         gang: args.gang,
     };
-    let page = page(&places, &query)?;
+    let mut page = page(&places, &query, Ok(PATIENCE))?;
+    if let Some(job) = &args.job {
+        page.jobs.retain(|row| is_called(row, job));
+        page.jobs
+            .truncate(last.map_or(usize::MAX, |last| usize::try_from(last).unwrap_or(usize::MAX)));
+    }
     if args.total {
         if let Some(total) = total(&page.jobs) {
             println!("{total}");
@@ -85,6 +98,7 @@ pub fn main(args: HistoryArgs) -> Result<ExitCode> {
     text::show(&page, args.json, |page| {
         let width = text::terminal_width().unwrap_or(text::USUAL_WIDTH);
         match page.jobs.is_empty() {
+            true if args.job.is_some() => "no such job has ended here (weft history lists the jobs)".to_string(),
             true if query.gang.is_some() => "no job of this gang has ended here".to_string(),
             true if query.since_ms.is_some() => "no job ended here in that time".to_string(),
             true => "no job has ended here".to_string(),
@@ -94,24 +108,42 @@ pub fn main(args: HistoryArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether a person's word means this job: its process id, also as `pid:4711`, its client number as
+/// `client:3`, its name or a part of its command line.
+pub fn is_called(row: &HistoryRow, wanted: &str) -> bool {
+    let is_number = !wanted.is_empty() && wanted.bytes().all(|byte| byte.is_ascii_digit());
+    let by_number = match wanted.strip_prefix("client:") {
+        Some(client) => client.parse() == Ok(row.client),
+        None => wanted.strip_prefix("pid:").unwrap_or(wanted).parse() == Ok(row.pid),
+    };
+    by_number || !is_number && (row.name.as_deref() == Some(wanted) || row.command.contains(wanted))
+}
+
+/// Longest wait for a broker's rows, or the reason why it is not asked.
+pub type Patience = Result<Duration, String>;
+
 /// The answer about these jobs.
-pub fn page(places: &Places, query: &HistoryQuery) -> Result<HistoryPage> {
-    let jobs = rows(places, query)?;
+pub fn page(places: &Places, query: &HistoryQuery, patience: Patience) -> Result<HistoryPage> {
+    let jobs = rows(places, query, patience)?;
     Ok(HistoryPage { schema: 1, jobs })
 }
 
 /// The jobs from a shared broker, whose file belongs to its owner and which shows each user only
 /// their own jobs; else the jobs from the file.
-fn rows(places: &Places, query: &HistoryQuery) -> Result<Vec<HistoryRow>> {
-    if places.is_shared() {
-        match admin::ask(places, &Question::History(query.clone())) {
-            Ok(Answer::History(rows)) => return Ok(rows),
-            Ok(other) => bail!("unexpected answer {other:?}"),
-            Err(error) if error.is_nobody() => {}
-            Err(error) => return Err(error.into()),
+fn rows(places: &Places, query: &HistoryQuery, patience: Patience) -> Result<Vec<HistoryRow>> {
+    match patience {
+        Ok(patience) if places.is_shared() => {
+            match admin::ask_within(places, &Question::History(query.clone()), patience) {
+                Ok(Answer::History(rows)) => return Ok(rows),
+                Ok(other) => bail!("unexpected answer {other:?}"),
+                Err(error) if error.is_nobody() => {}
+                Err(error) => return Err(error.into()),
+            }
         }
+        Ok(patience) => admin::settle_history(places, patience),
+        Err(why) if places.is_shared() => bail!(why),
+        Err(_) => {}
     }
-    admin::settle_history(places);
     let file = history::file(places)?;
     let (rows, damaged) = history::read(&file, query)?;
     if let Some(damaged) = damaged {
@@ -205,10 +237,12 @@ pub fn columns(rows: &[HistoryRow]) -> Vec<TextColumn> {
 
 fn render(rows: &[HistoryRow], width: usize) -> String {
     let mut lines = columns::lines(&columns::fit(columns(rows), width));
-    for row in rows {
+    let warned = rows.iter().flat_map(|row| {
+        let process = format!("process {}", row.pid);
         let warnings = row.outcome.warnings.iter();
-        lines.extend(warnings.map(|warning| format!("! process {}: {}", row.pid, warning.text)));
-    }
+        warnings.map(move |warning| (process.clone(), process.clone(), warning.kind, warning.text.as_str()))
+    });
+    lines.extend(status::grouped(warned).iter().map(|line| format!("! {line}")));
     lines.join("\n")
 }
 
@@ -232,14 +266,17 @@ pub fn late(sum: Option<LatenessSum>) -> (String, String) {
     (format!("{} ({part})", text::duration(sum.ns.max(0) as u64)), part)
 }
 
+/// A figure as a cell, with a mark if it is only an upper bound.
+pub fn bounded<T>((value, at_most): (T, bool), shown: impl Fn(T) -> String) -> String {
+    let mark = if at_most { "≤" } else { "" };
+    format!("{mark}{}", shown(value))
+}
+
 /// The cells of an outcome.
 pub fn figures(outcome: &Outcome) -> OutcomeCells {
     let or_none = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_string());
     OutcomeCells {
-        gpu: or_none(outcome.gpu_ns.map(|ns| match outcome.is_close() {
-            true => text::duration(ns),
-            false => format!("≤{}", text::duration(outcome.gpu_most_ns.unwrap_or(ns))),
-        })),
+        gpu: or_none(outcome.gpu_ns.map(|ns| bounded(outcome.gpu_figure(ns), text::duration))),
         of_plain: or_none(outcome.won.and_then(|won| won.of_plain).map(text::percent)),
         known: or_none(outcome.launches_known.map(text::percent)),
     }

@@ -19,7 +19,7 @@ use weft_protocol::latency_budget::{self, LatencyBudget};
 #[command(group = ArgGroup::new("who").required(true).args(["job", "client", "pid", "user"]))]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["priority", "slowdown", "slo", "weight"]))]
 pub struct SetArgs {
-    /// Job by its name: all its processes
+    /// Job by its name, or else as client:3 or pid:4711: all its processes
     #[arg(long, value_name = "NAME")]
     pub job: Option<String>,
     /// Job by its client number, as `weft status` shows it
@@ -66,30 +66,43 @@ pub fn main(args: SetArgs) -> Result<ExitCode> {
         (None, pid, _) => format!("process {}", pid.unwrap_or_default()),
     };
     let places = Places::of_environment();
-    let question = match (args.user, args.weight) {
+    let set = |client, pid, job| Question::Set {
+        client,
+        pid,
+        job,
+        priority: args.priority,
+        budget: LatencyBudget {
+            slowdown: args.slowdown,
+            slo: args.slo,
+        },
+    };
+    // A name has precedence over a number.
+    let number = |kind| args.job.as_ref()?.strip_prefix(kind)?.parse::<u64>().ok();
+    let pid = number("pid:").and_then(|pid| u32::try_from(pid).ok());
+    let client = number("client:");
+    let numbered = (client.is_some() || pid.is_some()).then(|| set(client, pid, None));
+    let question = match (&args.user, args.weight) {
         (Some(user), Some(weight)) if places.is_shared() => {
             // A shared broker uses the uid from the kernel as the label.
-            let uid = users::user(&user).map_err(anyhow::Error::msg)?;
+            let uid = users::user(user).map_err(anyhow::Error::msg)?;
             Question::Weight {
                 user: uid.to_string(),
                 weight,
             }
         }
-        (Some(user), Some(weight)) => Question::Weight { user, weight },
-        (None, None) => Question::Set {
-            client: args.client,
-            pid: args.pid,
-            job: args.job,
-            priority: args.priority,
-            budget: LatencyBudget {
-                slowdown: args.slowdown,
-                slo: args.slo,
-            },
+        (Some(user), Some(weight)) => Question::Weight {
+            user: user.clone(),
+            weight,
         },
+        (None, None) => set(args.client, args.pid, args.job.clone()),
         _ => bail!("--weight needs --user; the other options need --job, --client or --pid"),
     };
     loop {
-        match admin::ask(&places, &question)? {
+        let answer = match (admin::ask(&places, &question)?, &numbered) {
+            (Answer::Set(0), Some(numbered)) => admin::ask(&places, numbered)?,
+            (answer, _) => answer,
+        };
+        match answer {
             Answer::Set(0) if job::may_attach(&places) => std::thread::sleep(job::ASKED_SOON),
             Answer::Set(0) => bail!("{who} is not attached (weft status)"),
             Answer::Set(_) | Answer::Done => return Ok(ExitCode::SUCCESS),

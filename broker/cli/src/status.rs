@@ -11,6 +11,7 @@ use super::columns::{self, TextColumn};
 use super::text::{self, PageLine};
 use super::{history, users};
 use weft_api::admin::{self, Answer, Question};
+use weft_api::outcome::{Warning, WarningKind};
 use weft_api::paths::Places;
 use weft_api::status::{ClientStatus, DeviceStatus, EndedStatus, EvictionStatus, Status};
 use weft_protocol::amount;
@@ -28,6 +29,9 @@ pub struct StatusArgs {
 
 /// Largest number of ended jobs on a page for people.
 const ENDED_SHOWN: usize = 10;
+
+/// Most other jobs that are named in a line of a warning.
+const MOST_NAMED: usize = 8;
 
 /// The broker's answer.
 pub fn ask(places: &Places) -> Result<Box<Status>> {
@@ -221,8 +225,54 @@ pub fn warnings(status: &Status) -> Vec<String> {
     // Another broker may be known before the outcome thread, or while that does not answer.
     let others = status.broker.others.iter().map(ToString::to_string);
     let others = others.filter(|other| status.warnings.iter().all(|warning| warning.text != *other));
-    let all = status.warnings.iter().map(|warning| warning.text.clone());
-    all.chain(others).map(|line| format!("! {line}")).collect()
+    let of_devices = status.warnings.iter().filter(|warning| warning.client.is_none());
+    let of_devices = of_devices.map(|warning| warning.text.clone());
+    let all = of_devices.chain(others).chain(of_jobs(&status.warnings));
+    all.map(|line| format!("! {line}")).collect()
+}
+
+/// Lines of the warnings about jobs, without those about devices.
+pub fn of_jobs<'a>(warnings: impl IntoIterator<Item = &'a Warning>) -> Vec<String> {
+    let about = |warning: &'a Warning| {
+        let client = warning.client?;
+        let (name, text) = warning.text.split_once(": ").unwrap_or(("", &warning.text));
+        Some((name.to_string(), format!("client {client}"), warning.kind, text))
+    };
+    grouped(warnings.into_iter().filter_map(about))
+}
+
+/// Lines `JOB: TEXT`. Jobs with the same trouble share the line of the first one. Each job has a
+/// name, and another one that replaces it if two have the same.
+pub fn grouped<'a>(warnings: impl Iterator<Item = (String, String, WarningKind, &'a str)>) -> Vec<String> {
+    let mut groups: Vec<(Vec<String>, WarningKind, &str)> = Vec::new();
+    for (name, number, kind, text) in warnings {
+        // The faults of profiles differ, and devices have lines of their own.
+        let is_one_cause = !matches!(
+            kind,
+            WarningKind::WrongProfile | WarningKind::SamePriority | WarningKind::OtherBroker | WarningKind::NoMps
+        );
+        let is_same = |other: &str| is_one_cause || other == text;
+        match groups
+            .iter_mut()
+            .find(|(_, other, first)| *other == kind && is_same(first))
+        {
+            Some((jobs, ..)) if jobs.contains(&name) => jobs.push(number),
+            Some((jobs, ..)) => jobs.push(name),
+            None => groups.push((vec![name], kind, text)),
+        }
+    }
+    let line = |(jobs, _, text): (Vec<String>, WarningKind, &str)| {
+        let (first, more) = jobs
+            .split_first()
+            .map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
+        let listed = more.get(..MOST_NAMED).unwrap_or(more).join(", ");
+        match more.len() {
+            0 => format!("{first}: {text}"),
+            1..=MOST_NAMED => format!("{first}, likewise {listed}: {text}"),
+            all => format!("{first}, likewise {listed} and {} more: {text}", all - MOST_NAMED),
+        }
+    };
+    groups.into_iter().map(line).collect()
 }
 
 /// MPS use of a device, if any.
@@ -445,7 +495,7 @@ fn passed(client: &ClientStatus) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_api::outcome::{LatenessSum, Outcome, Warning, WarningKind};
+    use weft_api::outcome::{LatenessSum, Outcome};
     use weft_api::status::{BrokerStatus, EndedStatus, Ending, Exit, OtherBroker};
 
     #[test]
@@ -463,6 +513,38 @@ mod tests {
             let cell = fitted.iter().find(|column| column.title == "profile");
             assert!(cell.is_none_or(|column| column.cells[0].starts_with("(!)")), "{width}");
         }
+    }
+
+    #[test]
+    fn jobs_with_the_same_trouble_share_a_line() {
+        let warning = |kind, client: u64, text: &str| Warning {
+            kind,
+            client: Some(client),
+            device: None,
+            text: text.to_string(),
+        };
+        use WarningKind::{BackgroundNoProfile, ForcedLaunches, WrongProfile};
+        let status = Status {
+            warnings: vec![
+                warning(BackgroundNoProfile, 1, "a.py: no profile: loses 5 %"),
+                warning(ForcedLaunches, 1, "a.py: 3 launches"),
+                warning(BackgroundNoProfile, 2, "b.py: no profile: loses 4 %"),
+                warning(BackgroundNoProfile, 3, "a.py: no profile: loses 3 %"),
+                warning(WrongProfile, 2, "b.py: profile b: of another GPU"),
+                warning(WrongProfile, 3, "a.py: profile a: of another GPU"),
+            ],
+            schema: 1,
+            broker: BrokerStatus::default(),
+            clients: Vec::new(),
+            ended: Vec::new(),
+        };
+        let lines = [
+            "! a.py, likewise b.py, client 3: no profile: loses 5 %",
+            "! a.py: 3 launches",
+            "! b.py: profile b: of another GPU",
+            "! a.py: profile a: of another GPU",
+        ];
+        assert_eq!(warnings(&status), lines);
     }
 
     #[test]

@@ -393,6 +393,72 @@ fn profiling_a_job_that_uses_no_gpu_says_so_and_returns_its_code() {
 }
 
 #[test]
+fn a_job_is_set_by_its_name_or_else_by_its_number() {
+    let home = Home::new();
+    let _broker = home.broker(&[]);
+    let _one = Client::attach(&home.socket(), hello(5));
+    let number = home.only_client().client;
+    let named = Hello {
+        name: Some(format!("client:{number}")),
+        ..hello(5)
+    };
+    let other = Client::attach(&home.socket(), named);
+    until("both are listed", || home.status().clients.len() == 2);
+    let set = |priority: &str| {
+        let done = home.done(&["set", "--job", &format!("client:{number}"), "--priority", priority]);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let clients = home.status().clients;
+        clients
+            .iter()
+            .map(|client| (client.client == number, client.priority))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(set("6"), [(true, 5), (false, 6)]);
+    drop(other);
+    until("the named one ended", || home.status().clients.len() == 1);
+    assert_eq!(set("7"), [(true, 7)]);
+}
+
+#[test]
+fn a_path_without_a_brokers_socket_is_one_line_of_each_command() {
+    let home = Home::new();
+    let file = home.path().join("file");
+    fs::write(&file, "").expect("written");
+    let other = std::os::unix::net::UnixListener::bind(home.path().join("other")).expect("bound");
+    for (socket, part) in [
+        (file.clone(), "file: is not a socket; set WEFT_SOCKET to "),
+        (file.join("broker.sock"), "file: is not a folder; set WEFT_SOCKET to "),
+        (
+            home.path().join("other"),
+            "other: is another program's socket; set WEFT_SOCKET to ",
+        ),
+    ] {
+        for words in [
+            &["status"][..],
+            &["queue"],
+            &["metrics"],
+            &["stop"],
+            &["check"],
+            &["wait", "1"],
+            &["set", "--client", "1", "--priority", "1"],
+            &["profile", "keep", "--name", "x"],
+        ] {
+            let done = home
+                .weft()
+                .args(words)
+                .env("WEFT_SOCKET", &socket)
+                .output()
+                .expect("ran");
+            let said = [text(&done.stdout), text(&done.stderr)].concat();
+            assert!(!done.status.success() && said.contains(part), "{words:?}: {said}");
+            assert_eq!(said.lines().count(), 1, "{words:?}: {said}");
+        }
+    }
+    drop(other);
+    assert!(file.is_file());
+}
+
+#[test]
 fn a_broker_that_dies_while_a_profile_is_taken_leaves_the_job_its_exit_code() {
     let home = Home::new();
     let mut broker = home.broker(&[]);

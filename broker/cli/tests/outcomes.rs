@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{Client, Home, named, text, until};
@@ -118,6 +119,40 @@ fn jobs_that_share_are_told_what_they_had_and_where_protection_does_not_work() {
     let lines = end_lines(&service);
     assert!(lines[0].contains("as the foreground job"), "{lines:?}");
     assert!(matches!(training.attached.channel.receive(), Ok(None)));
+}
+
+#[test]
+fn who_has_the_gaps_is_named_to_those_that_get_none() {
+    let home = Home::new();
+    let _broker = home.broker(&[]);
+    let attach = |priority, command| Client::attach(&home.socket(), named(priority, command));
+    let (service, nightly) = (attach(0, "python serve.py"), attach(3, "python nightly.py"));
+    let behind = [attach(5, "python train.py"), attach(5, "python tune.py")];
+    until("they have their roles", || {
+        let background = behind.iter().chain([&nightly]);
+        service.mode() == Some(Mode::Foreground)
+            && background.into_iter().all(|job| job.mode() == Some(Mode::Background))
+    });
+    let warned = |kind| {
+        home.status()
+            .warnings
+            .iter()
+            .filter(|warning| warning.kind == kind)
+            .count()
+    };
+    until("both are warned", || {
+        request(&service);
+        nightly.launch(9, 100_000);
+        for job in &behind {
+            job.launch(8, 100_000);
+            job.lane().counters.waits_expired.fetch_add(1, Ordering::Relaxed);
+        }
+        warned(WarningKind::Outranked) == 2
+    });
+    assert_eq!(warned(WarningKind::ForcedLaunches), 0);
+    let page = text(&home.done(&["status"]).stdout);
+    let line = "! train.py, likewise tune.py: nightly.py (priority 3) has the gaps first, and this job (priority 5)";
+    assert!(page.contains(line), "{page}");
 }
 
 #[test]

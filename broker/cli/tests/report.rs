@@ -76,17 +76,30 @@ fn a_page_and_a_trace_of_two_jobs_agree_with_the_history() {
     assert!(said.contains("2 jobs in ") && said.lines().count() == 1, "{said}");
     let running = fs::read_to_string(file("running.html")).expect("written");
     assert!(running.contains("<td>runs</td>"), "{running}");
+    // By its number, or by a name that looks like one.
+    let numbered = home
+        .status()
+        .clients
+        .iter()
+        .find(|client| client.priority == 5)
+        .map(|client| client.client);
+    let numbered = format!("client:{}", numbered.expect("there"));
+    let found = |word: &str| ok(&home.done(&["report", word, "-o", &file("found.html")]));
+    assert!(found(&numbered).contains("2 jobs in "));
     // When they have ended, and the broker too.
     for job in [service, training] {
         job.say(ToBroker::Goodbye);
     }
     until("they are gone", || home.status().clients.is_empty());
-    let history = || -> Vec<Value> {
-        let done = home.done(&["history", "--json"]);
+    let rows = |words: &[&str]| -> Vec<Value> {
+        let done = home.done(&[&["history", "--json"], words].concat());
         let shown: Value = serde_json::from_slice(&done.stdout).expect("JSON");
         shown["jobs"].as_array().cloned().unwrap_or_default()
     };
+    let history = || rows(&[]);
     until("both are in the history", || history().len() == 2);
+    assert_eq!(rows(&[&numbered])[0]["name"], "<b>train</b>");
+    assert_eq!((rows(&["serve.py"]).len(), rows(&["nobody.py"]).len()), (1, 0));
     broker.terminate();
     // It writes what it recorded after the history.
     until("the broker has ended", || !broker.alive());

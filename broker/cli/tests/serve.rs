@@ -104,7 +104,7 @@ fn jobs_come_and_go_on_the_pages_and_their_names_are_text() {
         served.page("/")
     );
     assert!(served.json("/top.json")["gone"].is_string());
-    assert!(served.answer("/report", "Host: [::1]\r\n").starts_with("HTTP/1.1 503 "));
+    assert!(served.answer("/report", "Host: [::1]\r\n").starts_with("HTTP/1.1 404 "));
     assert!(!home.socket().exists());
 
     let mut broker = home.broker(&[]);
@@ -146,6 +146,24 @@ fn jobs_come_and_go_on_the_pages_and_their_names_are_text() {
             jobs.contains("1 job,") && !jobs.contains("&lt;script&gt;") && ended.contains("&lt;script&gt;")
         })
     });
+    // A broker that does not answer: the report of the one that ended is on disk.
+    let pid = std::process::id();
+    let unknown = |status: &str| {
+        let answer = served.answer("/report/1", "Host: localhost\r\n");
+        assert!(answer.starts_with(status), "{answer}");
+    };
+    unknown("HTTP/1.1 404 ");
+    broker.signal(Signal::STOP);
+    let report = served.page(&format!("/report/{pid}"));
+    assert!(
+        report.contains("did not answer") && report.contains("1 job"),
+        "{report}"
+    );
+    assert!(report.contains("<a href=\"/\">Now</a>"), "{report}");
+    assert!(served.page("/history").contains("&lt;script&gt;"));
+    // It may be one that runs.
+    unknown("HTTP/1.1 503 ");
+    broker.signal(Signal::CONT);
     // The broker ends; the page remains, with the history on disk.
     broker.kill();
     until("the page has the reason", || {
@@ -218,8 +236,10 @@ fn an_address_that_is_wrong_or_taken_is_one_line() {
         ("off", 2, "127.0.0.1:9432, [::1]:9432 or unix:/path"),
         ("unix:/nowhere/at/all", 1, "unix:/nowhere/at/all"),
         (&taken, 1, "--listen chooses another address"),
+        ("unix:page.sock --open", 2, "--open needs a TCP address"),
     ] {
-        let done = home.done(&["serve", "--listen", listen]);
+        let words: Vec<&str> = listen.split(' ').collect();
+        let done = home.done(&[&["serve", "--listen"], &words[..]].concat());
         let said = text(&done.stderr);
         assert_eq!((done.status.code(), said.lines().count()), (Some(code), 1), "{said}");
         assert!(said.contains(part), "{said}");

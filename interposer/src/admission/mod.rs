@@ -159,6 +159,39 @@ enum GrowthAnswer {
     },
 }
 
+/// Waits until the number of answers is no longer `answers`, or while the broker keeps the request
+/// until `is_over`. `is_asked`: whether the broker that was asked is still there. Returns whether
+/// the request was kept; as an error, if the broker is gone or stuck.
+fn await_answer(
+    admission_slot: &AdmissionSlot,
+    answers: u32,
+    is_asked: impl Fn() -> bool,
+    is_over: impl Fn() -> bool,
+) -> Result<bool, bool> {
+    let mut beat = HeartbeatWatch::new(admission_slot, clock::now());
+    let mut waits = false;
+    while admission_slot.answers.load(Ordering::Acquire) == answers {
+        let now = clock::now();
+        beat.update(admission_slot, now);
+        if admission_slot.growing.load(Ordering::Acquire) != 0 {
+            waits = true;
+            if is_over() {
+                return Ok(true);
+            }
+        }
+        let silent = match waits {
+            true => beat.is_dead(now),
+            false => beat.no_answer(now),
+        };
+        if silent || !is_asked() {
+            return Err(waits);
+        }
+        let poll = clock::timespec(POLL_NS);
+        let _ = futex::wait(&admission_slot.answers, Flags::empty(), answers, Some(&poll));
+    }
+    Ok(waits)
+}
+
 /// The right to take device memory. Its drop undoes the unused part.
 #[derive(Debug, Default)]
 #[must_use]
@@ -507,21 +540,7 @@ impl DeviceAdmission {
         if !link.messages.put(ToBroker::Refused { free }) {
             return false;
         }
-        let mut beat = HeartbeatWatch::new(admission_slot, clock::now());
-        while admission_slot.answers.load(Ordering::Acquire) == answers {
-            let now = clock::now();
-            beat.update(admission_slot, now);
-            if beat.no_answer(now) || !is_asked() {
-                return false;
-            }
-            let _ = futex::wait(
-                &admission_slot.answers,
-                Flags::empty(),
-                answers,
-                Some(&clock::timespec(POLL_NS)),
-            );
-        }
-        is_asked()
+        await_answer(admission_slot, answers, is_asked, || false).is_ok() && is_asked()
     }
 
     /// The grant for a context's own memory, which no quota bounds.
@@ -733,7 +752,6 @@ impl DeviceAdmission {
             let step = self.total.load(Ordering::Relaxed) / QUOTA_STEPS;
             let bytes = if coarse { lacks.max(step) } else { lacks };
             let answers = admission_slot.answers.load(Ordering::Acquire);
-            let begun = clock::now();
             let patience = if coarse { 0 } else { self.patience(link) };
             if !link.messages.put(ToBroker::More { bytes, patience }) {
                 return GrowthAnswer::Lost { patience: 0 };
@@ -741,40 +759,22 @@ impl DeviceAdmission {
             // First, so that no signal is lost.
             let returns = self.wanted_back.load(Ordering::Relaxed);
             let signals = (patience > 0 && !returns).then(interrupt::SignalWatch::begin);
-            let mut waits = false;
+            let enough = || {
+                let quota = admission_slot.quota.load(Ordering::Acquire);
+                (self.wanted().saturating_add(own) <= quota).then_some(quota)
+            };
+            // Ctrl-C came, or another thread returned enough.
+            let is_over = || signals.as_ref().is_some_and(interrupt::SignalWatch::came) || enough().is_some();
             let lost = |waits: bool| GrowthAnswer::Lost {
                 patience: if waits { patience } else { 0 },
             };
-            let mut beat = HeartbeatWatch::new(admission_slot, begun);
-            while admission_slot.answers.load(Ordering::Acquire) == answers {
-                let now = clock::now();
-                beat.update(admission_slot, now);
-                if admission_slot.growing.load(Ordering::Acquire) != 0 {
-                    waits = true;
-                    let enough = || {
-                        let quota = admission_slot.quota.load(Ordering::Acquire);
-                        (self.wanted().saturating_add(own) <= quota).then_some(quota)
-                    };
-                    // Ctrl-C came, or another thread returned enough.
-                    if signals.as_ref().is_some_and(interrupt::SignalWatch::came) || enough().is_some() {
-                        link.messages.put(ToBroker::NoMore);
-                        return enough().map_or(GrowthAnswer::Denied, GrowthAnswer::Quota);
-                    }
-                }
-                // The broker is gone or stuck.
-                let silent = match waits {
-                    true => beat.is_dead(now),
-                    false => beat.no_answer(now),
-                };
-                if silent || !is_asked() {
-                    return lost(waits);
-                }
-                let _ = futex::wait(
-                    &admission_slot.answers,
-                    Flags::empty(),
-                    answers,
-                    Some(&clock::timespec(POLL_NS)),
-                );
+            let waits = match await_answer(admission_slot, answers, is_asked, is_over) {
+                Ok(waits) => waits,
+                Err(waits) => return lost(waits),
+            };
+            if admission_slot.answers.load(Ordering::Acquire) == answers {
+                link.messages.put(ToBroker::NoMore);
+                return enough().map_or(GrowthAnswer::Denied, GrowthAnswer::Quota);
             }
             let quota = admission_slot.quota.load(Ordering::Acquire);
             // Another lane's answers also differ.

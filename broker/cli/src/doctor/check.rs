@@ -88,14 +88,21 @@ fn look(places: &Places, args: &CheckArgs) -> Result<(String, Vec<String>), Stri
     interception::rows(places, driver.as_ref(), false, left, &mut rows);
     match rows.iter().find(|row| row.verdict == RowVerdict::Fail) {
         Some(row) => Err(format!("{}: {}; see weft doctor", row.what, row.found)),
-        None => Ok((format!("{fine}, interception works"), troubles(&status))),
+        None => {
+            let outranked = status.warnings.iter();
+            let outranked = status::of_jobs(outranked.filter(|warning| warning.kind == WarningKind::Outranked));
+            let parts = [format!("{fine}, interception works")].into_iter().chain(outranked);
+            Ok((parts.collect::<Vec<_>>().join("; "), troubles(&status)))
+        }
     }
 }
 
 /// A line for each trouble.
 fn troubles(status: &Status) -> Vec<String> {
-    let harm = status.warnings.iter().filter(|warning| is_harm(warning));
-    let mut lines: Vec<String> = harm.map(|warning| warning.text.clone()).collect();
+    let harm = || status.warnings.iter().filter(|warning| is_harm(warning));
+    let of_devices = harm().filter(|warning| warning.client.is_none());
+    let mut lines: Vec<String> = of_devices.map(|warning| warning.text.clone()).collect();
+    lines.extend(status::of_jobs(harm()));
     let mps = machine::own_mps(&status.broker.mps);
     let mps = mps.filter(|row| row.verdict == RowVerdict::Warn);
     lines.extend(mps.map(|row: ReportRow| row.found));
@@ -115,6 +122,31 @@ fn is_harm(warning: &Warning) -> bool {
         | WarningKind::NoProfile
         | WarningKind::SamePriority
         | WarningKind::BackgroundNoProfile
+        | WarningKind::Outranked
         | WarningKind::NoMps => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_api::status::BrokerStatus;
+
+    #[test]
+    fn launches_that_the_priorities_force_are_no_trouble() {
+        let of = |kind| Status {
+            schema: 1,
+            broker: BrokerStatus::default(),
+            clients: Vec::new(),
+            ended: Vec::new(),
+            warnings: vec![Warning {
+                kind,
+                client: Some(1),
+                device: None,
+                text: "train.py: 3 launches".to_string(),
+            }],
+        };
+        assert_eq!(troubles(&of(WarningKind::Outranked)), Vec::<String>::new());
+        assert_eq!(troubles(&of(WarningKind::ForcedLaunches)), ["train.py: 3 launches"]);
     }
 }

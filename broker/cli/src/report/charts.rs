@@ -147,7 +147,7 @@ pub(super) fn timeline(run: &Run) -> String {
             let (x, width) = (scale.at(from), scale.at(to) - scale.at(from));
             // The GPU time of a job without others is not measured.
             let gpu = match sum.gpu_ns {
-                1.. => format!(", about {} of GPU time", text::duration(sum.gpu_ns as u64)),
+                ns @ 1.. => format!(", {} of GPU time", job.of.job.outcome.gpu_part_text(ns as u64)),
                 _ => String::new(),
             };
             let length = text::duration(sum.length_ns.max(0) as u64);

@@ -34,7 +34,7 @@ use self::gaps::{BrokerTrace, JobGaps};
 pub use self::page::STYLE;
 use self::selection::{JobReport, Run, Selection};
 pub use self::svg::escape;
-use super::history::{SinceMoment, since};
+use super::history::{Patience, SinceMoment, since};
 use super::{browser, text};
 
 const EXAMPLES: &str = "\
@@ -53,7 +53,8 @@ const USUAL_FILE: &str = "weft-report.html";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReportArgs {
-    /// Job by its process id or a part of its command line; jobs that ran with it are shown too
+    /// Job by its name, process id (4711, pid:4711), client number (client:3) or a part of its
+    /// command line; jobs that ran with it are shown too
     #[arg(value_name = "JOB", conflicts_with_all = ["last", "since"])]
     job: Option<String>,
     /// The newest N jobs, or the jobs of this time (30m, 2h, 7d)
@@ -109,7 +110,10 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
     }
     // Read first, so that a damaged trace does not leave only some of the files written.
     let trace = args.trace.as_deref().map(BrokerTrace::load).transpose()?;
-    let jobs = gather(&places, &selection)?;
+    let (jobs, silent) = gather(&places, &selection, Ok(admin::PATIENCE))?;
+    if let Some(silent) = &silent {
+        text::warn(silent);
+    }
     let runs = match (selection.pick(jobs), &trace) {
         (Ok(runs), _) => runs,
         // A trace is enough for a report.
@@ -134,7 +138,7 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
         (None, _) => Some(PathBuf::from(USUAL_FILE)),
     };
     if let Some(file) = output {
-        let page = page::render(&report);
+        let page = page::render(&report, "");
         if file == Path::new("-") {
             text::put(page.as_bytes());
         } else {
@@ -156,13 +160,22 @@ fn report(runs: Vec<Run>, gaps: Vec<JobGaps>) -> JobReport {
     JobReport { now_ms, runs, gaps }
 }
 
-/// The page about a job and those that ran with it; `None`: the newest job.
-pub fn about(places: &Places, job: Option<&str>) -> Result<String> {
+/// The page about a job and those that ran with it, with `nav` at its top; `None`: the newest job.
+/// The inner error: there is no such job.
+pub fn about(places: &Places, job: Option<&str>, patience: Patience, nav: &str) -> Result<Result<String, String>> {
     let selection = job.map_or(Selection::Newest, |job| Selection::Job(job.to_string()));
-    let runs = selection
-        .pick(gather(places, &selection)?)
-        .map_err(anyhow::Error::msg)?;
-    Ok(page::render(&report(runs, Vec::new())))
+    let (jobs, silent) = gather(places, &selection, patience)?;
+    match (selection.pick(jobs), silent) {
+        (Ok(runs), silent) => {
+            let note = silent.map_or(String::new(), |why| {
+                format!("<p class=\"warning\">{}</p>\n", escape(&why))
+            });
+            Ok(Ok(page::render(&report(runs, Vec::new()), &format!("{nav}{note}"))))
+        }
+        // The job may run.
+        (Err(_), Some(silent)) => bail!(silent),
+        (Err(nothing), None) => Ok(Err(nothing)),
+    }
 }
 
 /// Opens a page. Returns its path, and the reason if no browser opened it.
@@ -184,18 +197,22 @@ fn write(file: &Path, put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -
 }
 
 /// Running jobs from the broker, and ended jobs from a shared broker or from disk; newest first.
-fn gather(places: &Places, selection: &Selection) -> Result<Vec<RecordedJob>> {
+/// With the reason if the broker did not answer: then running jobs are missing.
+fn gather(places: &Places, selection: &Selection, patience: Patience) -> Result<(Vec<RecordedJob>, Option<String>)> {
     let query = HistoryQuery {
         since_ms: selection.since_ms(),
         last: selection.last(),
         ..HistoryQuery::default()
     };
     let shared = places.is_shared();
-    let mut jobs = match admin::ask(places, &Question::Recorded(shared.then(|| query.clone()))) {
-        Ok(Answer::Recorded(jobs)) => jobs,
-        Ok(other) => bail!("unexpected answer {other:?}"),
-        Err(error) if error.is_nobody() => Vec::new(),
-        Err(error) => return Err(error.into()),
+    let question = Question::Recorded(shared.then(|| query.clone()));
+    let silent = |why: String| (Vec::new(), Some(format!("{why}: only jobs that have ended are shown")));
+    let (mut jobs, silent) = match patience.map(|patience| admin::ask_within(places, &question, patience)) {
+        Ok(Ok(Answer::Recorded(jobs))) => (jobs, None),
+        Ok(Ok(other)) => bail!("unexpected answer {other:?}"),
+        Ok(Err(error)) if error.is_nobody() => (Vec::new(), None),
+        Ok(Err(error)) => silent(error.to_string()),
+        Err(why) => silent(why),
     };
     if !shared || jobs.is_empty() {
         let (ended, damaged) = history::read_recorded(&history::file(places)?, &query)?;
@@ -204,7 +221,7 @@ fn gather(places: &Places, selection: &Selection) -> Result<Vec<RecordedJob>> {
         }
         jobs.extend(ended);
     }
-    Ok(jobs)
+    Ok((jobs, silent))
 }
 
 #[cfg(test)]

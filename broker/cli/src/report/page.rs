@@ -19,15 +19,15 @@ use super::svg::escape;
 /// Style of a report.
 pub const STYLE: &str = include_str!("style.css");
 
-/// Makes the page.
-pub(super) fn render(report: &JobReport) -> String {
+/// Makes the page, with `nav` at its top.
+pub(super) fn render(report: &JobReport, nav: &str) -> String {
     let mut page = String::new();
     let title = escape(&format!("weft report: {}", report.title()));
     let _ = write!(
         page,
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{nav}<h1>{title}</h1>\n\
          <p class=\"soft\">Made at {} UTC by weft {}.</p>\n",
         history::date(report.now_ms),
         env!("CARGO_PKG_VERSION"),
@@ -90,8 +90,9 @@ fn render_run(page: &mut String, run: &Run, number: usize) {
         job_legend(page, run, |_| true);
         page.push_str(&picture);
         page.push_str(
-            "<p class=\"note\">Parts of the time, <i>estimated</i>. In the rest the GPU was idle, or a job was alone. \
-             Background jobs drawn above the foreground job ran in its gaps.</p>\n",
+            "<p class=\"note\">Parts of the time, <i>estimated</i>; upper bounds if the job's GPU time is marked ≤. In \
+             the rest the GPU was idle, or a job was alone. Background jobs drawn above the foreground job ran in its \
+             gaps.</p>\n",
         );
     }
     render_lateness(page, run);
@@ -173,7 +174,7 @@ fn render_cards(page: &mut String, run: &Run) {
                 });
                 (
                     "",
-                    format!("won about {}", text::duration(won.over_exclusive_ns)),
+                    format!("won {}", outcome.gpu_part_text(won.over_exclusive_ns)),
                     format!("of GPU time over exclusive use{of_plain}{cost}"),
                 )
             }
@@ -691,8 +692,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_page_has_all_and_is_the_same_for_the_same_report() {
-        let page = render(&report());
-        assert_eq!(page, render(&report()));
+        let page = render(&report(), "");
+        assert_eq!(page, render(&report(), ""));
         for part in [
             "weft report: 2 jobs",
             "lost 0.6 %",
@@ -714,7 +715,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_page_needs_nothing_else_and_what_people_say_is_text() {
-        let page = render(&report());
+        let page = render(&report(), "");
         for bad in [
             "<b>train",
             "<profile>",
@@ -747,12 +748,12 @@ pub(super) mod tests {
         for job in &mut report.runs[0].jobs {
             job.of.recording = None;
         }
-        let page = render(&report);
+        let page = render(&report, "");
         assert!(page.contains("lost 0.6 %") && page.contains("have no intervals"));
         let empty = JobReport {
             runs: Vec::new(),
             ..report
         };
-        assert!(render(&empty).contains("Jobs in the gaps"));
+        assert!(render(&empty, "").contains("Jobs in the gaps"));
     }
 }

@@ -5,7 +5,7 @@
 use weft_api::history::RecordedJob;
 use weft_api::recording::MOST_JOBS;
 
-use super::super::text;
+use super::super::{history, text};
 use super::gaps::JobGaps;
 
 /// Largest number of jobs on one page.
@@ -94,14 +94,6 @@ impl ReportJob {
     fn was_beside(&self, other: &ReportJob) -> bool {
         self.device() == other.device() && self.begin_ms <= other.end_ms && other.begin_ms <= self.end_ms
     }
-
-    fn is_called(&self, wanted: &str) -> bool {
-        let is_number = !wanted.is_empty() && wanted.bytes().all(|byte| byte.is_ascii_digit());
-        match is_number {
-            true => wanted.parse() == Ok(self.of.job.pid),
-            false => self.of.job.name.as_deref() == Some(wanted) || self.of.job.command.contains(wanted),
-        }
-    }
 }
 
 /// Longest short name, characters.
@@ -156,7 +148,7 @@ impl Selection {
                 jobs = its.flat_map(|run| run.jobs).collect();
             }
             Selection::Job(wanted) => {
-                let found = jobs.iter().find(|job| job.is_called(wanted)).cloned();
+                let found = jobs.iter().find(|job| history::is_called(&job.of.job, wanted)).cloned();
                 let found = found.ok_or_else(|| nobody(wanted))?;
                 jobs.retain(|job| job.was_beside(&found));
                 // First, so that it stays if there are more jobs than fit on a page.

@@ -21,14 +21,19 @@ use weft_api::history::HistoryQuery;
 use weft_api::metrics_address::MetricsAddress;
 use weft_api::paths::Places;
 use weft_api::plain_text as clean;
+use weft_api::status::Status;
 use weft_daemon::options::Door;
 use weft_daemon::web::{Visitor, WebAnswer, WebDoors, WebRequest, WebServer};
 
+use super::history::Patience;
 use super::top::board::Board;
 use super::{browser, history, report, status, text, top};
 
 /// Seconds between two looks, as the page's script makes them.
 const INTERVAL_S: f64 = 1.0;
+
+/// Age up to which pages share a look: the script's clocks may be a little fast.
+const SHARED_FOR: Duration = Duration::from_millis(500);
 
 /// Age of the last look from which on a new one has no past: the charts' time axis counts looks. A
 /// glance at another tab keeps it.
@@ -82,6 +87,10 @@ fn listen(text: &str) -> Result<MetricsAddress, String> {
 
 /// Serves until a signal.
 pub fn main(args: ServePageArgs) -> Result<ExitCode> {
+    if args.open && matches!(args.listen, MetricsAddress::Unix(_)) {
+        eprintln!("weft: --open needs a TCP address, because browsers open no unix socket: --listen 127.0.0.1:0");
+        return Ok(ExitCode::from(2));
+    }
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot take signals")?;
     let mut doors = WebDoors::default();
     let opened = match &args.listen {
@@ -95,7 +104,7 @@ pub fn main(args: ServePageArgs) -> Result<ExitCode> {
         board: Board::new(INTERVAL_S),
         begin: Instant::now(),
         last: None,
-        shared_for: Duration::ZERO,
+        silent_until: None,
     };
     let answers = Box::new(move |request: &WebRequest, visitor: Visitor| pages.answer(request, visitor));
     let server = WebServer::start("weft-serve", doors, answers).context("cannot start a thread")?;
@@ -117,8 +126,8 @@ struct LivePages {
     begin: Instant,
     /// When the broker was asked last, and the reason if it did not answer.
     last: Option<(Instant, Option<String>)>,
-    /// Age up to which pages share a look.
-    shared_for: Duration,
+    /// End of the time for which a broker that did not answer is not asked.
+    silent_until: Option<Instant>,
 }
 
 impl LivePages {
@@ -126,6 +135,12 @@ impl LivePages {
         let refused = |status, why: &str| WebAnswer {
             headers: HEADERS,
             ..WebAnswer::refusal(status, why)
+        };
+        let reason = |status, why: &str| WebAnswer {
+            status,
+            media: HTML,
+            headers: HEADERS,
+            text: page::reason_page(why),
         };
         if !is_ours(visitor) {
             return refused("403 Forbidden", "weft serve answers only the user who started it");
@@ -139,32 +154,37 @@ impl LivePages {
             "/" => html(page::live_page(&self.live())),
             "/live" => html(self.live()),
             "/live.js" => Ok(("text/javascript; charset=utf-8", page::SCRIPT.to_string())),
-            "/report" => report::about(&self.places, None).and_then(html),
             "/history" => self.ended().and_then(|page| html(page::history_page(&page.jobs))),
-            "/status.json" => status::ask_within(&self.places, ASK_PATIENCE).and_then(|status| json(&*status)),
+            "/status.json" => self.ask(status_of).and_then(|status| json(&*status)),
             "/history.json" => self.ended().and_then(|page| json(&page)),
             "/top.json" => match self.look() {
                 Some(gone) => json(&serde_json::json!({"schema": weft_api::status::SCHEMA, "gone": gone})),
                 None => json(&top::json::line(&self.board)),
             },
-            path => match path.strip_prefix("/report/").filter(|pid| pid.parse::<u32>().is_ok()) {
-                Some(pid) => report::about(&self.places, Some(pid)).and_then(html),
-                None => return refused("404 Not Found", "the live page is at /"),
-            },
-        };
-        let (status, (media, text)) = match made {
-            Ok(made) => ("200 OK", made),
-            Err(error) => {
-                let why = text::told(&error);
-                let status = "503 Service Unavailable";
-                match request.path.ends_with(".json") {
-                    true => return refused(status, &why),
-                    false => (status, (HTML, page::reason_page(&why))),
+            path => {
+                let pid = path.strip_prefix("/report/").filter(|pid| pid.parse::<u32>().is_ok());
+                if pid.is_none() && path != "/report" {
+                    return refused("404 Not Found", "the live page is at /");
+                }
+                match self.ask(|places, patience| report::about(places, pid, patience, page::NAV)) {
+                    Ok(Ok(page)) => html(page),
+                    Ok(Err(nobody)) => return reason("404 Not Found", &nobody),
+                    Err(error) => Err(error),
                 }
             }
         };
+        let (media, text) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                let (why, status) = (text::told(&error), "503 Service Unavailable");
+                return match request.path.ends_with(".json") {
+                    true => refused(status, &why),
+                    false => reason(status, &why),
+                };
+            }
+        };
         WebAnswer {
-            status,
+            status: "200 OK",
             media,
             headers: HEADERS,
             text,
@@ -182,32 +202,51 @@ impl LivePages {
         let now = Instant::now();
         let age = |last: &(Instant, _)| now.duration_since(last.0);
         match &self.last {
-            // Several pages share a look. Their scripts' clocks may be a little fast.
-            Some(last) if age(last) < self.shared_for => return last.1.clone(),
+            Some(last) if age(last) < SHARED_FOR => return last.1.clone(),
             Some(last) if age(last) < LONGEST_PAUSE => {}
             _ => self.board = Board::new(INTERVAL_S),
         }
-        let gone = match status::ask_within(&self.places, ASK_PATIENCE) {
+        let gone = match self.ask(status_of) {
             Ok(status) => {
                 self.board.update(*status, self.begin.elapsed().as_secs_f64());
                 None
             }
             Err(error) => Some(text::told(&error)),
         };
-        // A broker that does not answer has the thread for a third of the time.
-        self.shared_for = Duration::from_secs_f64(INTERVAL_S / 2.0).max(2 * now.elapsed());
         self.last = Some((Instant::now(), gone.clone()));
         gone
     }
 
-    fn ended(&self) -> Result<history::HistoryPage> {
-        let last = Some(ENDED_SHOWN);
+    fn ended(&mut self) -> Result<history::HistoryPage> {
         let query = HistoryQuery {
-            last,
+            last: Some(ENDED_SHOWN),
             ..HistoryQuery::default()
         };
-        history::page(&self.places, &query)
+        self.ask(|places, patience| history::page(places, &query, patience))
     }
+
+    /// Asks the broker. One that did not answer is not asked for a while: it has the thread for a
+    /// third of the time, and other pages have the rest.
+    fn ask<T>(&mut self, question: impl FnOnce(&Places, Patience) -> T) -> T {
+        let begin = Instant::now();
+        if let Some(until) = self.silent_until
+            && begin < until
+        {
+            return question(
+                &self.places,
+                Err(format!("the broker did not answer within {ASK_PATIENCE:?}")),
+            );
+        }
+        let answer = question(&self.places, Ok(ASK_PATIENCE));
+        let took = begin.elapsed();
+        self.silent_until = (took >= ASK_PATIENCE).then(|| Instant::now() + 2 * took);
+        answer
+    }
+}
+
+/// The broker's status.
+fn status_of(places: &Places, patience: Patience) -> Result<Box<Status>> {
+    status::ask_within(places, patience.map_err(anyhow::Error::msg)?)
 }
 
 /// An answer as JSON.

@@ -20,6 +20,10 @@ pub(super) const SCRIPT: &str = include_str!("live.js");
 /// Style of these pages, in addition to a report's.
 const MORE_STYLE: &str = include_str!("style.css");
 
+/// Links to the other pages, at the top of each.
+pub(super) const NAV: &str =
+    "<nav><a href=\"/\">Now</a><a href=\"/report\">Report</a><a href=\"/history\">History</a></nav>\n";
+
 /// Width of the tables in characters: room for all columns, because the page scrolls.
 const WIDTH: usize = 1_000;
 
@@ -56,8 +60,7 @@ fn whole(title: &str, head: &str, content: &str) -> String {
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>{title}</title>\n<style>\n{STYLE}{MORE_STYLE}</style>\n{head}</head>\n<body class=\"live\">\n\
-         <nav><a href=\"/\">Now</a><a href=\"/report\">Report</a><a href=\"/history\">History</a></nav>\n\
-         <main>\n{content}</main>\n</body>\n</html>\n"
+         {NAV}<main>\n{content}</main>\n</body>\n</html>\n"
     )
 }
 
@@ -102,8 +105,7 @@ fn device(page: &mut String, board: &Board, at: usize, row: &DeviceOnBoard) {
         1 => String::new(),
         _ => format!("{at}: "),
     };
-    let part = row.gpu.last();
-    let busy = part.map_or("GPU -".to_string(), |part| format!("GPU {:.0} %", part * 100.0));
+    let busy = format!("GPU {}", table::part(&row.gpu, row.gpu_at_most));
     let memory = match row.memory {
         Some(memory) => format!("{} of {}", text::size(row.held), text::size(memory)),
         None => text::size(row.held),
@@ -130,20 +132,22 @@ fn colour(job: &JobRow) -> &'static str {
 }
 
 /// A table of jobs. `marks`: each job's process, whose report the first cell leads to, and its
-/// colour.
+/// colour. A command has a row of its own, because the figures leave
+/// too little room.
 fn jobs(page: &mut String, columns: &[FittedColumn], marks: &[(u32, &str)]) {
+    let (commands, columns): (Vec<_>, Vec<_>) = columns.iter().partition(|column| column.title == "command");
     let class = |column: &FittedColumn| match (column.title, column.figures) {
         (table::GPU_CHART | table::LATE_CHART, _) => " class=\"chart\"",
         (_, true) => " class=\"n\"",
         _ => "",
     };
     page.push_str("<div class=\"scroll\"><table class=\"jobs\"><tr>");
-    for column in columns {
+    for column in &columns {
         let _ = write!(page, "<th{}>{}</th>", class(column), escape(column.title));
     }
     page.push_str("</tr>\n");
     for (row, (pid, colour)) in marks.iter().enumerate() {
-        page.push_str("<tr>");
+        page.push_str("<tr class=\"job\">");
         for (at, column) in columns.iter().enumerate() {
             let cell = escape(column.cells.get(row).map_or("", String::as_str));
             let _ = match at {
@@ -155,6 +159,10 @@ fn jobs(page: &mut String, columns: &[FittedColumn], marks: &[(u32, &str)]) {
             };
         }
         page.push_str("</tr>\n");
+        for command in commands.iter().filter_map(|column| column.cells.get(row)) {
+            let (all, command) = (columns.len(), escape(command));
+            let _ = writeln!(page, "<tr class=\"command\"><td colspan=\"{all}\">{command}</td></tr>");
+        }
     }
     page.push_str("</table></div>\n");
 }
@@ -185,6 +193,10 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part} is not in\n{page}");
         }
+        let mut status = answer(4);
+        status.clients[1].outcome.as_mut().expect("there").gpu_least_ns = Some(0);
+        board.update(status, 4.0);
+        assert!(live(&board, None).contains("GPU ≤90 %"));
         for bad in ["<script>", "<img", "http:", "https:", "url(", "@import", "<b>gone"] {
             assert!(!page.contains(bad), "{bad} is in\n{page}");
         }

@@ -103,6 +103,8 @@ pub struct JobRow {
     pub launches_per_s: f64,
     /// Part of the last interval in which the GPU worked for it, estimated, with its past.
     pub gpu: Past,
+    /// Whether that is only an upper bound.
+    pub gpu_at_most: bool,
     /// Part of the last interval that it lost as a foreground job, or cost one, with its past.
     pub late: Past,
 }
@@ -123,6 +125,8 @@ pub struct DeviceOnBoard {
     /// Part of the last interval in which it worked for its jobs, estimated, with its past; `None`
     /// if unknown for all jobs.
     pub gpu: Past,
+    /// Whether that is only an upper bound.
+    pub gpu_at_most: bool,
 }
 
 /// Key by which jobs are sorted.
@@ -221,6 +225,7 @@ impl Board {
             let shares: Vec<f64> = of_it().filter_map(|job| job.gpu.last()).collect();
             let sum: f64 = shares.iter().sum();
             device.gpu.push((!shares.is_empty()).then_some(sum.min(1.0)));
+            device.gpu_at_most = of_it().any(|job| job.gpu_at_most);
         }
         (self.latest, self.at_s, self.interval_s) = (Some(status), at_s, interval.unwrap_or(0.0));
     }
@@ -336,6 +341,7 @@ impl JobRow {
         // A new job starts with zero figures.
         let old = old.unwrap_or_default();
         let launches = |client: &ClientStatus| client.launches + client.graph_launches;
+        let mut gpu_at_most = false;
         gpu.push(interval.and_then(|seconds| {
             let had = |client: &ClientStatus| client.outcome.as_ref().and_then(|outcome| outcome.gpu_ns);
             let before = match had(&old) {
@@ -345,7 +351,9 @@ impl JobRow {
                 None => return None,
             };
             // Predicted at the launch: it may exceed the interval.
-            let ns = had(client)?.saturating_sub(before);
+            let outcome = client.outcome.as_ref()?;
+            let ns;
+            (ns, gpu_at_most) = outcome.gpu_figure(had(client)?.saturating_sub(before));
             Some((ns as f64 / 1e9 / seconds).min(1.0))
         }));
         late.push(interval.and_then(|seconds| {
@@ -371,6 +379,7 @@ impl JobRow {
             device,
             launches_per_s: interval.map_or(0.0, |seconds| new as f64 / seconds),
             gpu,
+            gpu_at_most,
             late,
         }
     }

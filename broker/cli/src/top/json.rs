@@ -35,6 +35,7 @@ struct TopDevice<'a> {
     memory_held: u64,
     memory: Option<u64>,
     gpu: Option<f64>,
+    gpu_at_most: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -47,6 +48,7 @@ struct TopJob<'a> {
     state: String,
     device: Option<&'a str>,
     gpu: Option<f64>,
+    gpu_at_most: bool,
     late: Option<f64>,
     launches_per_s: f64,
     memory: u64,
@@ -64,6 +66,7 @@ pub fn line(board: &Board) -> Option<TopLine<'_>> {
         memory_held: row.held,
         memory: row.memory,
         gpu: row.gpu.last(),
+        gpu_at_most: row.gpu_at_most,
     });
     let jobs = board.jobs(SortKey::Role).into_iter().map(|job| TopJob {
         name: &job.status.name,
@@ -74,6 +77,7 @@ pub fn line(board: &Board) -> Option<TopLine<'_>> {
         state: super::super::status::role(&job.status),
         device: job.status.device_uuid.as_deref(),
         gpu: job.gpu.last(),
+        gpu_at_most: job.gpu_at_most,
         late: job.late.last(),
         launches_per_s: job.launches_per_s,
         memory: job.status.memory,

@@ -4,7 +4,7 @@
 
 use super::super::columns::{self, FittedColumn, TextColumn};
 use super::super::{history, status, text, users};
-use super::board::{Board, DeviceOnBoard, JobRow, SortKey};
+use super::board::{Board, DeviceOnBoard, JobRow, Past, SortKey};
 
 /// Lateness of a full bar of a chart, part of the time: more than most jobs allow.
 const FULL_LATE: f64 = 0.05;
@@ -32,9 +32,11 @@ pub const LOST: &str = "lost";
 pub const GPU_CHART: &str = "GPU, 2 min";
 pub const LATE_CHART: &str = "late, 2 min";
 
-fn part(value: Option<f64>) -> String {
+/// A part of the GPU in a cell.
+pub fn part(gpu: &Past, at_most: bool) -> String {
     // Whole percents, because more digits flicker.
-    value.map_or("-".to_string(), |part| format!("{:.0} %", part * 100.0))
+    let shown = |part| history::bounded((part, at_most), |part: f64| format!("{:.0} %", part * 100.0));
+    gpu.last().map_or("-".to_string(), shown)
 }
 
 /// Jobs in columns that fit `width`.
@@ -71,7 +73,7 @@ pub fn jobs(board: &Board, sort: SortKey, width: usize) -> Vec<FittedColumn> {
             .with(rows, |job| status::role(&job.status)),
         TextColumn::figures("GPU", 1)
             .steady(5)
-            .with(rows, |job| part(job.gpu.last())),
+            .with(rows, |job| part(&job.gpu, job.gpu_at_most)),
         TextColumn::figures(GPU_CHART, 5).with(rows, |job| job.gpu.chart(chart, interval, 1.0)),
         TextColumn::figures(LATE, 2)
             .steady(6)
@@ -100,7 +102,7 @@ pub fn device(board: &Board, at: usize, row: &DeviceOnBoard, width: usize) -> St
         None => text::size(row.held),
     };
     let jobs = text::count(row.jobs as u64, "job", "jobs");
-    let figures = format!("{jobs}  {memory}  GPU {:>5}", part(row.gpu.last()));
+    let figures = format!("{jobs}  {memory}  GPU {:>5}", part(&row.gpu, row.gpu_at_most));
     let chart = device_chart(board, row);
     let rest = match text::width(&figures) + 2 + NARROW_CHART + DEVICE_NAME <= width {
         true => format!("{figures}  {chart}"),
@@ -183,6 +185,23 @@ mod tests {
         }
         let nobody = Board::default();
         assert!(page(&nobody, 60).contains("no job is attached"));
+    }
+
+    #[test]
+    fn a_figure_that_is_only_a_bound_has_a_mark() {
+        let mut board = board(1);
+        let mut status = answer(2);
+        let outcome = status.clients[1].outcome.as_mut().expect("there");
+        // The time may contain other jobs' work.
+        (outcome.gpu_least_ns, outcome.gpu_most_ns) = (Some(0), Some(1_500_000_000));
+        board.update(status, 2.0);
+        let page = page(&board, 200);
+        for part in [" 40 %", "≤75 %", "GPU ≤100 %"] {
+            assert!(page.contains(part), "{part} is not in\n{page}");
+        }
+        let line = serde_json::to_value(super::super::json::line(&board)).expect("JSON");
+        let marks = [&line["jobs"][0], &line["jobs"][1], &line["devices"][0]].map(|row| row["gpu_at_most"].clone());
+        assert_eq!(marks, [false, true, true]);
     }
 
     #[test]

@@ -130,8 +130,7 @@ impl Controller {
             new.apply(Event::Ends(job));
         }
         if goes_on {
-            let left = new.jobs.forget_unreattached_now(&new.machine);
-            new.end_unreattached(left);
+            new.end_unreattached_now();
             let (waiting, running) = new.machine.count();
             log::info!("goes on where a broker was before: {running} jobs run, {waiting} wait for memory");
         }
@@ -758,6 +757,12 @@ impl Controller {
         let job = self.jobs.job_of(client)?;
         self.jobs.gang_mut(job)?.observe_usage();
         Some(job)
+    }
+
+    /// Removes those of all unreattached processes, also if no check is due.
+    pub fn end_unreattached_now(&mut self) {
+        let left = self.jobs.forget_unreattached_now(&self.machine);
+        self.end_unreattached(left);
     }
 
     /// Removes unreattached processes that ended or did not return in time.

@@ -225,7 +225,10 @@ impl AdmissionHandle {
 
     /// Observed usage of the latest ended job; with `pid` and `user`, if given.
     pub fn learnt(&self, pid: Option<u32>, user: Option<&str>) -> Option<PeakUsage> {
-        self.controller().observed_usage(pid, user).cloned()
+        let mut controller = self.controller();
+        // Its process may have ended after its client hung up.
+        controller.end_unreattached_now();
+        controller.observed_usage(pid, user).cloned()
     }
 
     /// Does the periodic work. Called several times a second.

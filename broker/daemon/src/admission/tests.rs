@@ -295,6 +295,26 @@ fn each_device_and_each_instance_of_a_partitioned_one_has_its_own_queue() {
 }
 
 #[test]
+fn a_run_has_taught_once_its_process_has_ended_even_if_it_hung_up_before() {
+    let mut broker = Broker::begin(None);
+    let somebody = Somebody::new();
+    let pid = somebody.pid();
+    let silent = Wants {
+        uuid: "gpu".into(),
+        total: 8 * GB,
+        processes: 1,
+        ..Wants::default()
+    };
+    let entry = broker.new_job(pid, "cat".to_string());
+    broker.handle.wants(&entry, &ToTheClient::nobody(), silent);
+    entry.lane.counters.memory_peak.store(GB, Ordering::Relaxed);
+    broker.handle.let_go(entry.client, None);
+    assert!(broker.handle.learnt(Some(pid), None).is_none(), "it runs");
+    drop(somebody);
+    assert!(broker.handle.learnt(Some(pid), None).is_some(), "it ended");
+}
+
+#[test]
 fn a_run_teaches_and_a_weight_stays() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("book");

@@ -27,7 +27,7 @@ const LONGEST_NUMBER: usize = 21;
 const ROLES: [&str; 5] = ["alone", "foreground", "background", "free", "waits for memory"];
 
 /// All kinds of warnings, which always have a sample: an alert needs the 0.
-const KINDS: [WarningKind; 9] = [
+const KINDS: [WarningKind; 10] = [
     WarningKind::LongKernels,
     WarningKind::NoProfile,
     WarningKind::WrongProfile,
@@ -37,6 +37,7 @@ const KINDS: [WarningKind; 9] = [
     WarningKind::BackgroundNoProfile,
     WarningKind::OverSlowdown,
     WarningKind::NoMps,
+    WarningKind::Outranked,
 ];
 
 /// Readers of a page, by the names that they may see.
@@ -195,6 +196,7 @@ fn kind_name(kind: WarningKind) -> &'static str {
         WarningKind::BackgroundNoProfile => "background_no_profile",
         WarningKind::OverSlowdown => "over_slowdown",
         WarningKind::NoMps => "no_mps",
+        WarningKind::Outranked => "outranked",
     }
 }
 

@@ -92,7 +92,7 @@ impl QueryHandler {
                 version: env!("CARGO_PKG_VERSION").to_string(),
             },
             Question::Status => {
-                self.settle();
+                self.settle(SETTLE_LIMIT);
                 let mut status = self.status();
                 if let Some(uid) = self.sees_own_alone(asker) {
                     let ended = status.ended.iter_mut().map(|ended| &mut ended.last);
@@ -104,7 +104,7 @@ impl QueryHandler {
                 Answer::Status(Box::new(status))
             }
             Question::Queue => {
-                self.settle();
+                self.settle(SETTLE_LIMIT);
                 let mut queue = self.admission.queue();
                 queue.others = self.other_brokers.others();
                 if let Some(uid) = self.sees_own_alone(asker) {
@@ -162,19 +162,22 @@ impl QueryHandler {
                 self.admission.weigh(&user, weight);
                 Answer::Done
             }
-            Question::ProfileKeep { name, pid } => match self.admission.learnt(pid, self.whose(asker).as_deref()) {
-                // The asking process writes the profile with its own rights.
-                Some(took) if self.shared => Answer::Learnt(took),
-                Some(took) => took
-                    .keep(&name)
-                    .map_or_else(|error| Answer::Sorry(error.to_string()), Answer::Kept),
-                None => Answer::Sorry(match pid {
-                    Some(pid) => format!(
-                        "no memory use was recorded for a job of process {pid} (weft queue lists the recorded jobs)"
-                    ),
-                    None => "no job without --memory or profile has ended here (weft queue)".to_string(),
-                }),
-            },
+            Question::ProfileKeep { name, pid } => {
+                self.settle(KEEP_LIMIT);
+                match self.admission.learnt(pid, self.whose(asker).as_deref()) {
+                    // The asking process writes the profile with its own rights.
+                    Some(took) if self.shared => Answer::Learnt(took),
+                    Some(took) => took
+                        .keep(&name)
+                        .map_or_else(|error| Answer::Sorry(error.to_string()), Answer::Kept),
+                    None => Answer::Sorry(match pid {
+                        Some(pid) => format!(
+                            "no memory use was recorded for a job of process {pid} (weft queue lists the recorded jobs)"
+                        ),
+                        None => "no job without --memory or profile has ended here (weft queue)".to_string(),
+                    }),
+                }
+            }
             Question::ProfileBegin { name } => match profile_path::absolute(&name) {
                 Ok(called) => {
                     self.profile_writer.tell(ProfileMessage::Begin(called));
@@ -272,15 +275,15 @@ impl QueryHandler {
     }
 
     /// Waits until jobs that have ended by now are shown as ended: a shell asks right after one.
-    fn settle(&self) {
-        self.registry.wait_for_deaths(SETTLE_LIMIT);
+    fn settle(&self, longest: Duration) {
+        self.registry.wait_for_deaths(longest);
         // The scheduler removes them in the order of its messages.
         let _ = self.to_scheduler.look();
     }
 
     /// As [`QueryHandler::settle`], also in the file.
     fn settle_history(&self) {
-        self.settle();
+        self.settle(SETTLE_LIMIT);
         let _ = self.outcomes.ask();
         self.history.flush(SETTLE_LIMIT);
     }
@@ -505,6 +508,10 @@ impl QueryHandler {
 
 /// Longest wait of an answer for ends of jobs and for their rows; usually it takes 40 ms.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
+
+/// Longest such wait of `weft profile keep`, which a shell runs right after the job. A control
+/// thread that gets no CPU takes this long; one that does takes 40 ms.
+const KEEP_LIMIT: Duration = Duration::from_secs(5);
 
 /// Variable with the machine's name. In a pod, `uname -n` is the pod's name.
 const NODE_VARIABLE: &str = "WEFT_NODE";

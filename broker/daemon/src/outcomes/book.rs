@@ -295,7 +295,7 @@ pub(super) struct IntervalPart {
     pub(super) mode: &'static str,
     /// Length of the interval, ns; for a new client, its time since it came.
     pub(super) length: Ns,
-    active: bool,
+    pub(super) active: bool,
     /// GPU time in its role, and in any role, ns.
     gpu: Ns,
     pub(super) gpu_in_all: Ns,

@@ -187,6 +187,8 @@ struct Watched {
     has_company: bool,
     /// Whether its device takes turns between processes.
     switches: bool,
+    /// The more important background job that has the gaps.
+    holder: warning::GapHolder,
     /// Whether its lines were sent.
     told: bool,
     /// Its book at the previous broker; `None`: there is none, or it was not searched for.
@@ -292,6 +294,7 @@ impl OutcomeThread {
                     allowed: 0.0,
                     has_company: false,
                     switches: false,
+                    holder: warning::GapHolder::default(),
                     told: false,
                     book: None,
                     looked_for_book: false,
@@ -430,6 +433,10 @@ impl OutcomeThread {
         let first = clients.iter().find(|client| client.mode == "foreground");
         let allowed_beside = first.map(|client| client.slowdown_allowed);
         let gang = |client: u64| self.clients.get(&client).map_or_else(String::new, |of| of.entry.gang());
+        let at_work = clients.iter().zip(&parts);
+        let at_work = at_work.filter(|(client, part)| client.mode == "background" && part.active);
+        let holder = at_work.min_by_key(|(client, _)| client.priority);
+        let holder = holder.map(|(client, _)| (self.job_called(client.client), client.priority));
         let gangs: Vec<String> = clients.iter().map(|client| gang(client.client)).collect();
         for ((client, part), own) in clients.iter().zip(&parts).zip(&gangs) {
             if let Some(watched) = self.clients.get_mut(&client.client) {
@@ -441,6 +448,8 @@ impl OutcomeThread {
                     true => clients.len() > 1,
                     false => gangs.iter().any(|other| other != own),
                 };
+                let holder = holder.clone().filter(|(_, priority)| *priority < client.priority);
+                watched.holder.take(watched.entry.tallies().forced, holder);
                 // The last of several jobs is the only one when it ends; keep the earlier value.
                 if clients.len() > 1 {
                     watched.switches = view.snapshot.switch_cost > 0;
@@ -466,17 +475,22 @@ impl OutcomeThread {
                 .insert(uuid.to_string(), device_called(Path::new(GPUS), uuid));
         }
         let device = self.called.get(uuid).map_or("the GPU", String::as_str);
+        let gang = |client: u64| {
+            let watched = self.clients.get(&client);
+            watched.map_or_else(String::new, |watched| watched.entry.gang())
+        };
+        let job = |client: u64| self.job_called(client);
+        warning::of_device(view, gang, &CalledNames { job: &job, device })
+    }
+
+    /// A client's name in a line that users of other jobs read.
+    fn job_called(&self, client: u64) -> String {
         let mut users = self.clients.values().map(|watched| watched.entry.uid);
         let first = users.next();
         // No user may read the names of another user's jobs.
         let of_one = users.all(|uid| Some(uid) == first);
-        let entry = |client: u64| self.clients.get(&client).map(|watched| &watched.entry);
-        let job = |client: u64| {
-            let name = entry(client).filter(|_| of_one).map(|entry| entry.name.clone());
-            warning::called(&name.unwrap_or_default(), client)
-        };
-        let gang = |client: u64| entry(client).map_or_else(String::new, |entry| entry.gang());
-        warning::of_device(view, gang, &CalledNames { job: &job, device })
+        let watched = self.clients.get(&client).filter(|_| of_one);
+        warning::called(watched.map_or("", |watched| &watched.entry.name), client)
     }
 
     /// The present warnings about a client.
@@ -503,6 +517,7 @@ impl OutcomeThread {
             kernel: &kernel_name(&watched.entry, long.kernel),
             has_company: watched.has_company,
             switches: watched.switches,
+            holder: &watched.holder,
         };
         warning::of_client(&facts, span, &self.bounds)
     }

@@ -50,6 +50,33 @@ pub(super) enum WarningSpan {
     WholeJob,
 }
 
+/// The more important background job that has the gaps, as a less important job meets it.
+#[derive(Debug, Default)]
+pub(super) struct GapHolder {
+    name: String,
+    priority: u8,
+    /// Forced launches of the less important job, and those while the other one worked.
+    forced: u64,
+    behind: u64,
+}
+
+impl GapHolder {
+    /// Takes in the forced launches so far. `holder`: name and priority of a more important
+    /// background job that works now.
+    pub(super) fn take(&mut self, forced: u64, holder: Option<(String, u8)>) {
+        let new = forced.saturating_sub(std::mem::replace(&mut self.forced, forced));
+        if let Some((name, priority)) = holder {
+            (self.name, self.priority) = (name, priority);
+            self.behind += new;
+        }
+    }
+
+    /// Whether most forced launches were forced because of it.
+    fn is_cause(&self) -> bool {
+        2 * self.behind > self.forced
+    }
+}
+
 /// Facts that decide on the warnings about a client.
 #[derive(Debug)]
 pub(super) struct ClientFacts<'a> {
@@ -66,6 +93,7 @@ pub(super) struct ClientFacts<'a> {
     pub(super) has_company: bool,
     /// Whether the device takes turns between processes.
     pub(super) switches: bool,
+    pub(super) holder: &'a GapHolder,
 }
 
 impl ClientFacts<'_> {
@@ -164,14 +192,27 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
         WarningSpan::WholeJob => LONG_PART,
     };
     if client.waits_expired as f64 > launched as f64 * forced_part {
-        say(
-            WarningKind::ForcedLaunches,
-            format!(
-                "{} passed the gate without credit, in runs whose first launch had waited {} (--longest-wait): no gap had room for them, or more important jobs filled the gaps, and they may have delayed the foreground job; use fewer or shorter kernels, or another GPU",
-                count(client.waits_expired, "launch", "launches"),
-                duration(bounds.longest_wait),
-            ),
+        let forced = format!(
+            "{} passed the gate without credit, in runs whose first launch had waited {} (--longest-wait)",
+            count(client.waits_expired, "launch", "launches"),
+            duration(bounds.longest_wait),
         );
+        let holder = facts.holder;
+        match holder.is_cause() {
+            true => say(
+                WarningKind::Outranked,
+                format!(
+                    "{} (priority {}) has the gaps first, and this job (priority {}) gets what is left, at least the minimum share: {forced}; with one priority they have equal parts (weft set), or use another GPU",
+                    holder.name, holder.priority, client.priority,
+                ),
+            ),
+            false => say(
+                WarningKind::ForcedLaunches,
+                format!(
+                    "{forced}: no gap had room for them, and they may have delayed the foreground job; use fewer or shorter kernels, or another GPU"
+                ),
+            ),
+        }
     }
     let lost = outcome.lost_at_requests.or(outcome.lost);
     let lost = lost.filter(|lost| foreground && lost.waits >= ENOUGH_WAITS && facts.is_far_over(lost.part));
@@ -303,6 +344,7 @@ mod tests {
             kernel: "gemm",
             has_company: true,
             switches: false,
+            holder: &GapHolder::default(),
         };
         let all = of_client(&facts, span, &BOUNDS);
         assert!(all.iter().all(|warning| warning.text.lines().count() == 1));
@@ -482,6 +524,42 @@ mod tests {
     }
 
     #[test]
+    fn who_has_the_gaps_is_named() {
+        let training = ClientStatus {
+            name: "train.py".to_string(),
+            mode: "background".to_string(),
+            priority: 5,
+            launches: 100,
+            waits_expired: 40,
+            ..ClientStatus::default()
+        };
+        let outcome = Outcome::default();
+        let mut holder = GapHolder::default();
+        let said = |holder: &GapHolder| {
+            let facts = ClientFacts {
+                status: &training,
+                outcome: &outcome,
+                allowed: 0.01,
+                long: &NONE,
+                kernel: "gemm",
+                has_company: true,
+                switches: false,
+                holder,
+            };
+            of_client(&facts, WarningSpan::Now, &BOUNDS).remove(0)
+        };
+        // No gap had room.
+        holder.take(20, None);
+        holder.take(30, Some(("nightly.py".to_string(), 3)));
+        assert_eq!(said(&holder).kind, WarningKind::ForcedLaunches);
+        holder.take(41, Some(("nightly.py".to_string(), 3)));
+        let outranked = said(&holder);
+        assert_eq!(outranked.kind, WarningKind::Outranked);
+        let words = "train.py: nightly.py (priority 3) has the gaps first, and this job (priority 5) gets what is left";
+        assert!(outranked.text.starts_with(words), "{}", outranked.text);
+    }
+
+    #[test]
     fn no_advice_is_given_that_does_not_help() {
         let mut service = ClientStatus {
             mode: "foreground".to_string(),
@@ -505,6 +583,7 @@ mod tests {
                 kernel: "gemm",
                 has_company,
                 switches,
+                holder: &GapHolder::default(),
             };
             of_client(&facts, WarningSpan::Now, &BOUNDS)
         };

@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -128,10 +129,14 @@ fn inode(socket: &OwnedFd) -> Option<u64> {
 #[doc(hidden)]
 pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, Error> {
     let trusted = path::trusted(path)?;
-    let address = SocketAddrUnix::new(path).map_err(|_| Error::Folder {
+    let refused = |why: &str| Error::Folder {
         path: path.to_path_buf(),
-        why: "the path of a broker's socket has at most 103 bytes; set WEFT_SOCKET to a shorter one".into(),
+        why: why.to_string(),
+    };
+    let address = SocketAddrUnix::new(path).map_err(|_| {
+        refused("the path of a broker's socket has at most 103 bytes; set WEFT_SOCKET to a shorter one")
     })?;
+    let is_file = || std::fs::metadata(path).is_ok_and(|facts| !facts.file_type().is_socket());
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(Error::system("making a socket"))?;
@@ -142,15 +147,26 @@ pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, Error> {
             Err(Errno::AGAIN) if Instant::now() < limit.deadline() => thread::sleep(FULL_QUEUE),
             Err(Errno::AGAIN) => return Err(limit.late("the broker")),
             Err(Errno::INTR) => {}
+            Err(Errno::CONNREFUSED | Errno::NOTSOCK) if is_file() => {
+                return Err(refused(
+                    "is not a socket; set WEFT_SOCKET to a broker's socket, or to a free path",
+                ));
+            }
             Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => return Err(Error::NoBroker(path.to_path_buf())),
+            Err(Errno::ACCESS) if trusted == peer::own_uid() => {
+                return Err(refused(
+                    "permission denied: its mode forbids it to its owner; chmod 600 it",
+                ));
+            }
             Err(Errno::ACCESS) => {
-                return Err(Error::Folder {
-                    path: path.to_path_buf(),
-                    why: "the shared broker is not open to this user (its --group); set WEFT_SOCKET to a path of your own".into(),
-                });
+                return Err(refused(
+                    "permission denied: the shared broker is not open to this user (its --group); set WEFT_SOCKET to a path of your own",
+                ));
             }
             Err(Errno::PROTOTYPE | Errno::NOTSOCK) => {
-                return Err(Error::Nonsense("the socket at this path is not weft's"));
+                return Err(refused(
+                    "is another program's socket; set WEFT_SOCKET to a broker's socket, or to a free path",
+                ));
             }
             Err(errno) => return Err(Error::system("connecting to the broker")(errno)),
         }

@@ -8,6 +8,7 @@
 
 use std::env;
 use std::fs;
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -135,8 +136,14 @@ fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, Error> {
     }
     let facts = match fs::metadata(folder) {
         Ok(facts) => facts,
-        Err(_) if make.is_none() => return Err(Error::NoBroker(path.to_path_buf())),
-        Err(why) => return refuse(&format!("cannot examine the folder of the broker's socket: {why}")),
+        Err(why) if make.is_none() && why.kind() == io::ErrorKind::NotFound => {
+            return Err(Error::NoBroker(path.to_path_buf()));
+        }
+        Err(why) => {
+            return refuse(&format!(
+                "cannot examine the folder of the broker's socket: {why}; set WEFT_SOCKET to a path in a folder of your own"
+            ));
+        }
     };
     if !facts.is_dir() {
         return refuse("is not a folder; set WEFT_SOCKET to a path in a folder of your own");
@@ -208,6 +215,16 @@ mod tests {
             assert_eq!(is_shared(&socket), shared, "{of_folder:o} {of_socket:o}");
         }
         assert!(is_shared(Path::new(SHARED)) && !is_shared(&folder.path().join("none")));
+    }
+
+    #[test]
+    fn a_folder_below_a_file_is_not_a_missing_broker() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        for socket in [file.path().join("broker.sock"), file.path().join("deep/broker.sock")] {
+            let error = trusted(&socket).expect_err("no folder");
+            assert!(matches!(error, Error::Folder { .. }), "{error}");
+            assert!(error.to_string().ends_with("in a folder of your own"), "{error}");
+        }
     }
 
     #[test]
