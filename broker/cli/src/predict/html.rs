@@ -21,6 +21,9 @@ struct RangeColumn {
     cells: Vec<Option<FigureRange>>,
 }
 
+/// The place of a figure on a linear scale.
+type FigurePlace = fn(f64) -> f64;
+
 /// The page.
 pub(super) fn render(answer: &PredictAnswer) -> String {
     let jobs: Vec<&str> = answer.batch.iter().map(|job| job.name.as_str()).collect();
@@ -80,7 +83,7 @@ fn table(page: &mut String, answer: &PredictAnswer) {
     };
     let batch: Vec<RangeColumn> = answer.batch.iter().enumerate().map(batch).collect();
     // A latency's place is by its logarithm: one way may be many times slower than the others.
-    let kinds: [(&[RangeColumn], f64, fn(f64) -> f64); 2] = [(&latencies, 1.0, f64::ln), (&batch, 0.0, |part| part)];
+    let kinds: [(&[RangeColumn], f64, FigurePlace); 2] = [(&latencies, 1.0, f64::ln), (&batch, 0.0, |part| part)];
     let scaled = kinds.iter().flat_map(|(columns, from, place)| {
         let all = || columns.iter().flat_map(|column| column.cells.iter().flatten());
         let low = all().map(|of| of.low).fold(*from, f64::min);
