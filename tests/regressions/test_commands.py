@@ -4,6 +4,7 @@ and Ctrl-C."""
 
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -186,7 +187,11 @@ def test_weft_profile_looks_before_it_runs_and_keeps_what_it_replaces(scene):
     assert told.returncode == 73 and not (scene.folder / "x.trace").exists(), told
     # The replaced profile is kept, and reported.
     learn = ["profile", "--name", "twice", "--", COMPANION, "--while", scene.running, "--at-most", 1, "--pause", 500]
-    assert weft(scene, *learn).returncode == 0
+    learnt = weft(scene, *learn)
+    assert learnt.returncode == 0
+    # Its bursts are equal: all but the first repeat.
+    repeats = re.search(r"weft: (\d+) of (\d+) stretches between two waits", learnt.stderr)
+    assert repeats and 1 < int(repeats[2]) == int(repeats[1]) + 1, learnt.stderr
     before = (scene.broker.profiles / "twice.profile").stat()
     again = weft(scene, *learn)
     assert again.returncode == 0 and "the former profile twice is now twice.old" in again.stderr, again.stderr

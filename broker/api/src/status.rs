@@ -568,6 +568,12 @@ pub struct Sampled {
     pub clients: u64,
     /// Kernel launches of those clients.
     pub launches: u64,
+    /// Stretches of launches between two synchronising calls.
+    #[serde(default)]
+    pub stretches: u64,
+    /// Those whose kernels were launched in the same order before.
+    #[serde(default)]
+    pub repeated: u64,
     /// Samples received.
     pub samples: u64,
     /// Kernels that were named.

@@ -100,6 +100,9 @@ enum ProfileAction {
 /// Time for the last samples to arrive after the job's end.
 const SETTLE: Duration = Duration::from_secs(5);
 
+/// Least part of stretches that repeat, below which weft cannot know every tenth gap of the job.
+const REPEATED_PART: f64 = 0.9;
+
 /// Largest number of kernels that are printed; the JSON has all.
 const KERNELS: usize = 40;
 
@@ -265,6 +268,19 @@ fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
                 text::count(clients, "process", "processes"),
                 file.display()
             );
+            if sampled.stretches > 0 {
+                let part = sampled.repeated as f64 / sampled.stretches as f64;
+                let few = match part < REPEATED_PART {
+                    true => "; gaps in a new order are filled with care, so background jobs get less",
+                    false => "",
+                };
+                eprintln!(
+                    "weft: {} of {} between two waits ({}) had kernels in an order seen before{few}",
+                    sampled.repeated,
+                    text::count(sampled.stretches, "stretch", "stretches"),
+                    text::percent(part)
+                );
+            }
             if let Some(kept) = &sampled.kept {
                 eprintln!("weft: the former profile {name} is now {kept}");
             }

@@ -164,6 +164,61 @@ fn a_service_without_others_has_its_gaps() {
     near(range(&random["gaps"]["busy"]).0, 0.1, 0.2);
 }
 
+/// Elements that a page opens as often as it closes them.
+const ELEMENTS: [&str; 11] = ["table", "tr", "th", "td", "div", "span", "p", "ul", "li", "b", "i"];
+
+#[test]
+fn the_page_for_a_browser_has_the_figures_and_needs_no_other_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = trace(folder.path(), "ser<script>vice", 4, 500 * US, Some(5 * MS));
+    let batch = trace(folder.path(), "batch", 4, MS, None);
+    let file = folder.path().join("page.html");
+    let html = file.to_str().expect("text");
+    let answer = predicted(&["--html", html, &service, &batch]);
+    let page = std::fs::read_to_string(&file).expect("written");
+    let alone = || page.split("<h2>").find(|part| part.starts_with("The service alone"));
+    for way in answer["ways"].as_array().expect("ways") {
+        let (_, row) = page
+            .split_once(&format!("<tr><td>{}</td>", way["way"].as_str().expect("a name")))
+            .expect("a row");
+        let (row, _) = row.split_once("</tr>").expect("an end");
+        let latency = &way["latency"];
+        for of in [&latency["mean"], &latency["p50"], &latency["p99"], &way["batch"][0]] {
+            let (point, low, high) = range(of);
+            let figures = format!("<b>{point:.2}</b> <i>{low:.2} to {high:.2}</i>");
+            assert!(row.contains(&figures), "{figures} is not in {row}");
+        }
+        assert_eq!(row.matches("class=\"at c0\"").count(), 3, "{row}");
+    }
+    for line in answer["unknown"].as_array().expect("a list") {
+        let line = line
+            .as_str()
+            .expect("text")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;")
+            .replace('\'', "&#39;");
+        assert!(page.contains(&format!("<li>{line}</li>")), "{line} is not in\n{page}");
+    }
+    assert!(
+        alone().is_some_and(|part| part.contains("up to 10 ms: ") && part.contains("<th>fits</th>")),
+        "{page}"
+    );
+    for bad in ["<script", "http:", "https:", "url(", "@import", "<link", "<img", "NaN"] {
+        assert!(!page.contains(bad), "{bad} is in\n{page}");
+    }
+    for element in ELEMENTS {
+        let begins = page.matches(&format!("<{element} ")).count() + page.matches(&format!("<{element}>")).count();
+        assert_eq!(begins, page.matches(&format!("</{element}>")).count(), "{element}");
+    }
+    // Without batch jobs: the gaps only.
+    predicted(&["--html", html, &service]);
+    let page = std::fs::read_to_string(&file).expect("written");
+    assert!(
+        page.contains("The service alone") && !page.contains("by way to share"),
+        "{page}"
+    );
+}
+
 #[test]
 fn mistakes_are_one_line_each() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -182,6 +237,11 @@ fn mistakes_are_one_line_each() {
         (&[&empty], 1, "has no work"),
         (&[&service, &empty], 1, "has no work"),
         (&[&uncut, &uncut], 1, "too many calls within a request"),
+        (
+            &["--html", "/nonexistent/page.html", &service],
+            1,
+            "cannot write /nonexistent/page.html",
+        ),
         (&["--rate", "1000", &service], 1, "cannot answer 1000 a second"),
         (&["--rate", "0", &service], 2, "give a number"),
         (&["--rate", "5", "--think", "3", &service], 2, "cannot be used with"),

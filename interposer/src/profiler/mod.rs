@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod kept;
+mod stretches;
 mod tally;
 mod window;
 
@@ -25,6 +26,7 @@ use weft_protocol::Ns;
 use weft_protocol::lane::Kind;
 
 use self::kept::{BEGUN, Begun, EventWindow, NONE, SampledLaunch, SamplerState};
+use self::stretches::Stretches;
 use self::tally::Tally;
 use self::window::Point;
 use crate::client::clock;
@@ -100,6 +102,7 @@ pub struct Sampler {
     skip: AtomicU32,
     sequence: AtomicU64,
     tally: Tally,
+    stretches: Stretches,
     /// Launches until the next full window, in stage 1.
     pause: Pause,
     /// Whether the next launch belongs to a window or ends it.
@@ -199,6 +202,7 @@ impl Sampler {
     #[inline]
     fn seen_after_sync(&self, kernel: u64) -> bool {
         self.last.store(kernel, Ordering::Relaxed);
+        self.stretches.launched(kernel);
         let after_sync = self.after_sync.load(Ordering::Relaxed);
         if after_sync {
             self.after_sync.store(false, Ordering::Relaxed);
@@ -357,6 +361,11 @@ impl Sampler {
     pub fn synced(&self, around: SamplerContext<'_>) {
         self.after_sync.store(true, Ordering::Relaxed);
         self.tally.was_last(self.last.load(Ordering::Relaxed));
+        if let Some(repeats) = self.stretches.ended() {
+            let counters = &around.link.lane.counters;
+            counters.stretches.fetch_add(1, Ordering::Relaxed);
+            counters.repeated.fetch_add(u64::from(repeats), Ordering::Relaxed);
+        }
         let Ok(mut inside) = self.inside.try_lock() else { return };
         let inside = &mut *inside;
         let now = clock::now();

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft predict`: what sharing a GPU would do to a service, from recorded files, without a GPU.
 //!
-//! `play` plays the jobs, `show` makes the page. `docs/predict.md` has the settings.
+//! `play` plays the jobs, `show` makes the page in text, `html` that for a browser.
+//! `docs/predict.md` has the settings.
 #![forbid(unsafe_code)]
 
+mod html;
 mod play;
 mod show;
 
@@ -19,7 +21,7 @@ use weft_player::{Arrivals, Ns, PlayError, Program};
 use weft_trace_format::{Source, Trace};
 use weft_trace_import::{ImportReport, ProgramRole};
 
-use super::{text, trace};
+use super::{report, text, trace};
 use play::{PlayedSet, Prediction};
 
 /// Predict what sharing a GPU would do to a service
@@ -41,6 +43,9 @@ pub struct PredictArgs {
     /// As JSON
     #[arg(long)]
     json: bool,
+    /// Also write the prediction as a page for a browser, with the intervals as bars
+    #[arg(long, value_name = "FILE.html")]
+    html: Option<PathBuf>,
 }
 
 fn positive(text: &str) -> Result<f64, String> {
@@ -165,6 +170,10 @@ pub fn main(args: PredictArgs) -> Result<ExitCode> {
         prediction: prediction?,
         unknown,
     };
+    if let Some(file) = &args.html {
+        report::write(file, |to| to.write_all(html::render(&answer).as_bytes()))?;
+        text::warn(format_args!("the page is in {}", file.display()));
+    }
     text::show(&answer, args.json, show::page)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page of a prediction. Pure.
+//! The words of a prediction, and its page in text. Pure.
 #![forbid(unsafe_code)]
 
 use weft_engine::Settings;
@@ -7,7 +7,7 @@ use weft_trace_import::report::NOTABLE;
 
 use super::super::columns::{self, TextColumn};
 use super::super::text::{self, PageLine};
-use super::play::{FigureRange, WayFigures};
+use super::play::{FigureRange, LatencyFigures, Prediction, WayFigures};
 use super::{PredictAnswer, PredictedJob, ReadJob, Source};
 
 /// Things that the prediction does not know.
@@ -83,50 +83,81 @@ fn all_batch(way: &WayFigures) -> (String, String) {
     (long.join(" + "), short.join(" + "))
 }
 
-/// The page.
+/// The jobs and the solo run: a name and a text each.
+pub(super) fn facts(answer: &PredictAnswer) -> Vec<(&'static str, String)> {
+    let (solo, gaps) = (&answer.prediction.solo_ns, &answer.prediction.gaps);
+    let mut facts = vec![("service", job(&answer.service, "requests"))];
+    facts.extend(answer.batch.iter().map(|one| ("batch", job(one, "steps"))));
+    facts.push(("requests", answer.arrivals.clone()));
+    facts.push((
+        "solo",
+        format!(
+            "mean {}, p50 {}, p99 {}; its kernels run {} of the time",
+            range(solo.mean, time),
+            range(solo.p50, time),
+            range(solo.p99, time),
+            range(gaps.busy, text::percent)
+        ),
+    ));
+    facts
+}
+
+/// The gaps of the service.
+pub(super) fn gaps(answer: &PredictAnswer) -> [(&'static str, String); 3] {
+    let gaps = &answer.prediction.gaps;
+    let lengths = format!(
+        "{} a request: half are shorter than {}, nine in ten than {}; the longest has {}",
+        range(gaps.per_request, |count| format!("{count:.0}")),
+        range(gaps.median_ns, time),
+        range(gaps.p90_ns, time),
+        range(gaps.longest_ns, time)
+    );
+    let idle = format!(
+        "{} of it is in gaps longer than 0.1 ms, {} longer than 1 ms, {} longer than 10 ms",
+        range(gaps.beyond_100us, text::percent),
+        range(gaps.beyond_1ms, text::percent),
+        range(gaps.beyond_10ms, text::percent)
+    );
+    let fits = format!(
+        "a batch kernel of {} in a gap of every second request, of {} in nine requests of ten; without MPS {} less \
+         for two switches",
+        range(gaps.room_ns, time),
+        range(gaps.room_most_ns, time),
+        text::duration(2 * Settings::default().switch)
+    );
+    [("gaps", lengths), ("idle", idle), ("fits", fits)]
+}
+
+/// The meaning of the table's figures.
+pub(super) fn notes(prediction: &Prediction) -> Vec<String> {
+    let ways = &prediction.ways;
+    let mut notes = vec![
+        "mean, p50, p99: latency of the service over that of its solo run. batch: speed of each batch job, as a part \
+         of its solo run's. Behind each figure is its range over seeds, hosts as in the file and twice as fast, time \
+         slices of 1 to 2 ms, and kernels that do not share SMs or slow each other down by 30 % to 150 %."
+            .to_owned(),
+    ];
+    if ways.iter().any(|way| way.latency.is_none()) {
+        notes.push("-: in a setting the service answered no request, because batch work filled the GPU.".to_owned());
+    }
+    let fewest = ways.iter().map(|way| way.requests).min().unwrap_or(0);
+    notes.push(format!(
+        "Each run has {}: {} requests solo, {fewest} in the slowest run.",
+        text::duration(prediction.run_ns),
+        prediction.requests
+    ));
+    notes
+}
+
+/// The page in text.
 pub(super) fn page(answer: &PredictAnswer) -> String {
     let prediction = &answer.prediction;
-    let (solo, gaps) = (&prediction.solo_ns, &prediction.gaps);
-    let mut lines = vec![format!("service  {}", job(&answer.service, "requests"))];
-    lines.extend(answer.batch.iter().map(|one| format!("batch    {}", job(one, "steps"))));
-    lines.push(format!("requests {}", answer.arrivals));
-    lines.push(format!(
-        "solo     mean {}, p50 {}, p99 {}; its kernels run {} of the time",
-        range(solo.mean, time),
-        range(solo.p50, time),
-        range(solo.p99, time),
-        range(gaps.busy, text::percent)
-    ));
-    let mut lines: Vec<PageLine> = lines.into_iter().map(PageLine::Prose).collect();
+    let named = |(name, text): (&str, String)| PageLine::Prose(format!("{name:8} {text}"));
+    let mut lines: Vec<PageLine> = facts(answer).into_iter().map(named).collect();
     match answer.batch.is_empty() {
-        true => {
-            for line in [
-                format!(
-                    "gaps     {} a request: half are shorter than {}, nine in ten than {}; the longest has {}",
-                    range(gaps.per_request, |count| format!("{count:.0}")),
-                    range(gaps.median_ns, time),
-                    range(gaps.p90_ns, time),
-                    range(gaps.longest_ns, time)
-                ),
-                format!(
-                    "idle     {} of it is in gaps longer than 0.1 ms, {} longer than 1 ms, {} longer than 10 ms",
-                    range(gaps.beyond_100us, text::percent),
-                    range(gaps.beyond_1ms, text::percent),
-                    range(gaps.beyond_10ms, text::percent)
-                ),
-                format!(
-                    "fits     a batch kernel of {} in a gap of every second request, of {} in nine requests of ten; \
-                     without MPS {} less for two switches",
-                    range(gaps.room_ns, time),
-                    range(gaps.room_most_ns, time),
-                    text::duration(2 * Settings::default().switch)
-                ),
-            ] {
-                lines.push(PageLine::Prose(line));
-            }
-        }
+        true => lines.extend(gaps(answer).map(named)),
         false => {
-            let latency = |way: &WayFigures, pick: fn(&super::play::LatencyFigures<FigureRange>) -> FigureRange| {
+            let latency = |way: &WayFigures, pick: fn(&LatencyFigures<FigureRange>) -> FigureRange| {
                 figure(way.latency.as_ref().map(pick))
             };
             let ways = &prediction.ways;
@@ -141,23 +172,7 @@ pub(super) fn page(answer: &PredictAnswer) -> String {
             let width = text::terminal_width().unwrap_or(usize::MAX / 2);
             lines.extend(columns::rows(table, width));
             lines.push(PageLine::Row(String::new()));
-            lines.push(PageLine::Prose(
-                "mean, p50, p99: latency of the service over that of its solo run. batch: speed of each batch job, \
-                 as a part of its solo run's. Behind each figure is its range over seeds, hosts as in the file and \
-                 twice as fast, time slices of 1 to 2 ms, and kernels that do not share SMs or slow each other down \
-                 by 30 % to 150 %."
-                    .to_owned(),
-            ));
-            if ways.iter().any(|way| way.latency.is_none()) {
-                let starved = "-: in a setting the service answered no request, because batch work filled the GPU.";
-                lines.push(PageLine::Prose(starved.to_owned()));
-            }
-            let fewest = ways.iter().map(|way| way.requests).min().unwrap_or(0);
-            lines.push(PageLine::Prose(format!(
-                "Each run has {}: {} requests solo, {fewest} in the slowest run.",
-                text::duration(prediction.run_ns),
-                prediction.requests
-            )));
+            lines.extend(notes(prediction).into_iter().map(PageLine::Prose));
         }
     }
     lines.push(PageLine::Prose("Not known:".to_owned()));

@@ -31,9 +31,9 @@ use weft_api::paths::Places;
 use weft_daemon::history;
 
 use self::gaps::{BrokerTrace, JobGaps};
-pub use self::page::STYLE;
+pub use self::page::{document, legend};
 use self::selection::{JobReport, Run, Selection};
-pub use self::svg::escape;
+pub use self::svg::{AxisScale, escape};
 use super::history::{Patience, SinceMoment, since};
 use super::{browser, text};
 
@@ -187,7 +187,8 @@ fn opened(file: &Path) -> String {
     }
 }
 
-fn write(file: &Path, put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+/// Writes a file.
+pub fn write(file: &Path, put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     let written = File::create(file).and_then(|target| {
         let mut target = BufWriter::new(target);
         put(&mut target)?;

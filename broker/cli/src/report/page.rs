@@ -17,18 +17,24 @@ use super::selection::{JobReport, ReportJob, Run};
 use super::svg::escape;
 
 /// Style of a report.
-pub const STYLE: &str = include_str!("style.css");
+const STYLE: &str = include_str!("style.css");
+
+/// A page that needs no other file. `head` ends its head, `body` is the element.
+pub fn document(title: &str, head: &str, body: &str) -> String {
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{}</title>\n<style>\n{STYLE}</style>\n{head}</head>\n{body}</html>\n",
+        escape(title)
+    )
+}
 
 /// Makes the page, with `nav` at its top.
 pub(super) fn render(report: &JobReport, nav: &str) -> String {
-    let mut page = String::new();
-    let title = escape(&format!("weft report: {}", report.title()));
-    let _ = write!(
-        page,
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{nav}<h1>{title}</h1>\n\
-         <p class=\"soft\">Made at {} UTC by weft {}.</p>\n",
+    let title = format!("weft report: {}", report.title());
+    let mut page = format!(
+        "<body>\n{nav}<h1>{}</h1>\n<p class=\"soft\">Made at {} UTC by weft {}.</p>\n",
+        escape(&title),
         history::date(report.now_ms),
         env!("CARGO_PKG_VERSION"),
     );
@@ -37,8 +43,8 @@ pub(super) fn render(report: &JobReport, nav: &str) -> String {
     }
     render_gaps(&mut page, &report.gaps);
     page.push_str(NOTES);
-    page.push_str("</body>\n</html>\n");
-    page
+    page.push_str("</body>\n");
+    document(&title, "", &page)
 }
 
 /// Sources of the figures.
@@ -106,7 +112,8 @@ fn render_run(page: &mut String, run: &Run, number: usize) {
     render_warnings(page, run);
 }
 
-fn legend(page: &mut String, keys: &[(&str, &str)]) {
+/// Colours, by their class, and their meaning.
+pub fn legend(page: &mut String, keys: &[(&str, &str)]) {
     page.push_str("<p class=\"legend\">");
     for (class, what) in keys {
         let _ = write!(page, "<span><i class=\"key {class}\"></i>{}</span>", escape(what));

@@ -39,7 +39,7 @@ pub(super) fn at(value: f64) -> String {
 
 /// A linear scale.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct AxisScale {
+pub struct AxisScale {
     from: f64,
     to: f64,
     begin: f64,
@@ -48,14 +48,14 @@ pub(super) struct AxisScale {
 
 impl AxisScale {
     /// A scale that maps values `from` to `to` to positions `begin` to `end`.
-    pub(super) fn new((from, to): (f64, f64), (begin, end): (f64, f64)) -> AxisScale {
+    pub fn new((from, to): (f64, f64), (begin, end): (f64, f64)) -> AxisScale {
         // Avoids a division by a scale of length 0.
         let to = if to > from { to } else { from + 1.0 };
         AxisScale { from, to, begin, end }
     }
 
     /// Position of a value, limited to the scale.
-    pub(super) fn at(&self, value: f64) -> f64 {
+    pub fn at(&self, value: f64) -> f64 {
         let part = ((value - self.from) / (self.to - self.from)).clamp(0.0, 1.0);
         self.begin + part * (self.end - self.begin)
     }

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use weft_api::history::HistoryRow;
 
 use super::super::columns::{self, FittedColumn};
-use super::super::report::{STYLE, escape};
+use super::super::report::{document, escape};
 use super::super::top::board::{Board, DeviceOnBoard, JobRole, JobRow, SortKey};
 use super::super::top::table;
 use super::super::{history, status, text};
@@ -56,12 +56,8 @@ pub(super) fn reason_page(why: &str) -> String {
 }
 
 fn whole(title: &str, head: &str, content: &str) -> String {
-    format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}{MORE_STYLE}</style>\n{head}</head>\n<body class=\"live\">\n\
-         {NAV}<main>\n{content}</main>\n</body>\n</html>\n"
-    )
+    let body = format!("<body class=\"live\">\n{NAV}<main>\n{content}</main>\n</body>\n");
+    document(title, &format!("<style>\n{MORE_STYLE}</style>\n{head}"), &body)
 }
 
 /// The content of the live page. `gone`: why the broker did not answer.

@@ -132,7 +132,8 @@ struct Job {
     names: HashSet<u64>,
     active: HashMap<u64, Arc<Entry>>,
     clients: u64,
-    launches_ended: u64,
+    /// Sums over the clients that ended.
+    ended: LaneSums,
     samples: u64,
     dirty: bool,
     written: Instant,
@@ -151,7 +152,7 @@ impl Job {
             names: HashSet::new(),
             active: HashMap::new(),
             clients: 0,
-            launches_ended: 0,
+            ended: LaneSums::default(),
             samples: 0,
             dirty: false,
             written: Instant::now(),
@@ -178,11 +179,14 @@ impl Job {
     }
 
     fn sampled(&self) -> Sampled {
-        let now: u64 = self.active.values().map(|entry| launches(entry)).sum();
+        let mut sums = self.ended;
+        self.active.values().for_each(|entry| sums.add(entry));
         Sampled {
             active: self.active.len() as u64,
             clients: self.clients,
-            launches: self.launches_ended + now,
+            launches: sums.launches,
+            stretches: sums.stretches,
+            repeated: sums.repeated,
             samples: self.samples,
             kernels: self.names.len() as u64,
             file: self.file.clone(),
@@ -192,9 +196,24 @@ impl Job {
     }
 }
 
-fn launches(entry: &Entry) -> u64 {
-    let counters = &entry.lane.counters;
-    counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed)
+/// Sums over clients' lanes.
+#[derive(Debug, Clone, Copy, Default)]
+struct LaneSums {
+    launches: u64,
+    stretches: u64,
+    repeated: u64,
+}
+
+impl LaneSums {
+    fn add(&mut self, entry: &Entry) {
+        let counters = &entry.lane.counters;
+        // The counters are the client's: any value may stand there.
+        let add = |sum: &mut u64, counter: &AtomicU64| *sum = sum.saturating_add(counter.load(Ordering::Relaxed));
+        add(&mut self.launches, &counters.launches);
+        add(&mut self.launches, &counters.graph_launches);
+        add(&mut self.stretches, &counters.stretches);
+        add(&mut self.repeated, &counters.repeated);
+    }
 }
 
 struct WriterThread {
@@ -315,7 +334,7 @@ impl WriterThread {
         };
         if let Some(job) = self.jobs.get_mut(&called) {
             job.measure();
-            job.launches_ended += launches(entry);
+            job.ended.add(entry);
             job.active.remove(&entry.client);
         }
         self.write(&called);
@@ -387,6 +406,24 @@ mod tests {
             priority: 0,
             lane: Arc::new(lane),
         }))
+    }
+
+    #[test]
+    fn stretches_are_those_of_all_processes() {
+        let mut job = Job::new(true);
+        let processes = [process(1, 0), process(2, 0)];
+        for entry in &processes {
+            entry.lane.counters.launches.store(100, Ordering::Relaxed);
+            entry.lane.counters.stretches.store(20, Ordering::Relaxed);
+            entry.lane.counters.repeated.store(5, Ordering::Relaxed);
+        }
+        job.ended.add(&processes[0]);
+        job.active.insert(2, Arc::clone(&processes[1]));
+        let sampled = job.sampled();
+        assert_eq!((sampled.launches, sampled.stretches, sampled.repeated), (200, 40, 10));
+        // A client may write anything.
+        processes[1].lane.counters.stretches.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(job.sampled().stretches, u64::MAX);
     }
 
     #[test]

@@ -283,6 +283,10 @@ pub struct Counters {
     pub charges: AtomicU64,
     /// Exit code of the process, plus 1. 0: not set.
     pub exit_status: AtomicU32,
+    /// Stretches of launches between two synchronising calls, while the job is sampled.
+    pub stretches: AtomicU64,
+    /// Those whose kernels were launched in the same order before.
+    pub repeated: AtomicU64,
 }
 
 /// Memory of one client and the broker, about 260 KiB.

@@ -3,9 +3,9 @@
 //!
 //! A loop that ends on a flag on the device (text generation's stop test, a sampler's count of
 //! tokens) never ends if kernels do nothing. So these are computed: fills, copies with and without
-//! a change of type, comparisons, bit and truth operations, small arithmetic, ranges, and
-//! reductions of them to one value. Large tensors are skipped, except by fills and plain copies: no
-//! program branches on them, and the job's own cores would pay (`value::is_too_large`).
+//! a change of type, comparisons, bit and truth operations, small arithmetic, ranges, reductions of
+//! them to one value, and CUB's counts. Large tensors are skipped, except by fills and plain
+//! copies: no program branches on them, and the job's own cores would pay (`value::is_too_large`).
 //!
 //! Symbols and parameter layouts are those of PyTorch 2.15 (CUDA 13.2) and 2.7 (CUDA 12.6), read
 //! from their libraries with `weft-image`'s example program. A kernel whose layout differs by a
@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod arange;
+mod count;
 mod elementwise;
 mod functor;
 mod reduce;
@@ -30,4 +31,5 @@ pub(super) fn find(name: &str) -> Option<Arc<Compute>> {
     elementwise::find(name)
         .or_else(|| arange::find(name))
         .or_else(|| reduce::find(name))
+        .or_else(|| count::find(name))
 }

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Pairs that others measured on hardware, and `weft predict` of the nearest files.
+
+Gavel (stanford-futuredata/gavel, c4fa4009) has each training's steps a second, solo and with
+another training on the same GPU. A row is compared if the folder or profiles/recorded has both its
+models. The figure is the speed with the other job, as a part of the solo speed.
+
+MISO (boringlee24/socc22-miso, 39b1ee69) has solo trainings on MIG slices. It has no pairs, and
+`weft predict` plays no slices, so only the time of a step is compared.
+"""
+
+import csv
+import gzip
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from . import paths
+
+RECORDED = paths.ROOT / "profiles" / "recorded" / "simulated-A100"
+# Gavel's job: the file that stands for it, and how they differ. Gavel's ResNet-50 has images of
+# 224 x 224 and eight processes that decode them. Its LM is PyTorch's word language model of that
+# time: LSTM, width 200, 35 words a step.
+GAVEL = {
+    "ResNet-50 (batch size 16)": ("resnet50-train", "estimated for an A100, no images decoded"),
+    "ResNet-50 (batch size 32)": ("v100_resnet50_ddp_w4-train", "measured, another V100"),
+    "LM (batch size 20)": ("lstm-train", "estimated for an A100; width 650, 16 x 48 words"),
+}
+# MISO's job and batch: the same.
+MISO = {("bert", "4"): ("bert_base-train", "estimated for an A100; 128 tokens, MISO's unknown")}
+# The ways that a row may have been measured under: Gavel starts MPS only if it is told to.
+WAYS = ("MPS", "time slices")
+# The aim: this part of the measured values lies inside.
+AIM = 0.9
+# Seconds for a prediction by an unoptimized build on two busy cores.
+BOUND_S = 300
+
+
+class NoData(Exception):
+    """The folder has no tables."""
+
+
+def folder():
+    """The folder of measured data, as for `scripts/lab measured`."""
+    named = Path(os.environ.get("WEFT_TRACES", paths.ROOT.parent / "shared" / "data" / "traces"))
+    if not (named / "colocation" / "gavel-pairs.csv.gz").is_file():
+        raise NoData(
+            f"{named}/colocation: no gavel-pairs.csv.gz; set WEFT_TRACES to a folder with the pairs of"
+            " Gavel's scheduler/simulation_throughputs.json (stanford-futuredata/gavel, c4fa4009)"
+        )
+    return named
+
+
+def file(data, name):
+    """The trace of this name."""
+    own = RECORDED / f"{name}.trace"
+    return own if own.exists() else data / "weft" / f"{name}.trace"
+
+
+def predicted(service, batch):
+    """The prediction of two jobs that share a GPU."""
+    command = [str(word) for word in (paths.BUILT / "weft", "predict", "--json", service, batch)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+    return json.loads(done.stdout)
+
+
+def rows(data):
+    """Gavel's rows whose two jobs have files of one GPU."""
+    with gzip.open(data / "colocation" / "gavel-pairs.csv.gz", "rt") as table:
+        every = list(csv.DictReader(table))
+    played = [row for row in every if row["job"] in GAVEL and row["other"] in GAVEL]
+    # Kernel times of an A100 and of a V100 are not those of one GPU.
+    own = lambda job: (RECORDED / f"{GAVEL[job][0]}.trace").exists()  # noqa: E731
+    return [row for row in played if own(row["job"]) == own(row["other"])], every
+
+
+def compared(data, predict=predicted):
+    """Each row with its prediction, the played steps a second of solo runs, and all rows."""
+    found, every = rows(data)
+    answers, out = {}, []
+    for row in found:
+        pair = (row["job"], row["other"])
+        if pair not in answers:
+            # The figure of the table is the speed of the batch job.
+            answers[pair] = predict(file(data, GAVEL[pair[1]][0]), file(data, GAVEL[pair[0]][0]))
+        ways = {way["way"]: way["batch"][0] for way in answers[pair]["ways"]}
+        out.append((row, ways))
+    steps = lambda answer: 1e9 / answer["solo_ns"]["mean"]["point"]  # noqa: E731
+    solo = {other: steps(answer) for (_, other), answer in answers.items()}
+    return out, solo, every
+
+
+def inside(row, interval):
+    """Whether the measured part lies inside the interval, both to two places as printed."""
+    low, high = (round(interval[end], 2) for end in ("low", "high"))
+    return low <= round(float(row["share_of_alone"]), 2) <= high
+
+
+def text(out, solo, every):
+    """The tables for people."""
+    cell = "{:5} {:26} {:26} {:>8}  {:11}  {}"
+    lines = ["Gavel: a training's speed with another one, of its solo speed; predictions, * inside"]
+    lines.append(cell.format("GPU", "job", "with", "measured", *WAYS))
+    for row, ways in out:
+        shown = []
+        for way in WAYS:
+            mark = " *" if inside(row, ways[way]) else ""
+            shown.append(f"{ways[way]['low']:.2f}-{ways[way]['high']:.2f}{mark}")
+        measured = f"{float(row['share_of_alone']):.2f}"
+        lines.append(cell.format(row["gpu"], row["job"], row["other"], measured, *shown))
+    lines.append("")
+    for gpu in ("all", *sorted({row["gpu"] for row, _ in out})):
+        of = [(row, ways) for row, ways in out if gpu in ("all", row["gpu"])]
+        within = [[inside(row, ways[way]) for way in WAYS] for row, ways in of]
+        counts = [f"{way} {sum(one)}" for way, one in zip(WAYS, zip(*within))]
+        either = sum(any(one) for one in within)
+        lines.append(f"inside, {gpu}: {', '.join(counts)}, either {either} of {len(of)}; aim {AIM:.0%}")
+    lines += ["", "Steps a second of solo runs, Gavel's by GPU and the file's:"]
+    jobs = {row["job"] for row in every}
+    for job, (name, differs) in GAVEL.items():
+        of = {row["gpu"]: float(row["alone_steps_per_s"]) for row in every if row["job"] == job}
+        on = ", ".join(f"{gpu} {speed:.1f}" for gpu, speed in sorted(of.items()))
+        lines.append(f"{job}: {on}; {name} {solo[job]:.1f} ({differs})")
+    lines.append(f"{len(out)} of {len(every)} rows. No file of {len(jobs - set(GAVEL))} of {len(jobs)} jobs:")
+    lines.append("  " + ", ".join(sorted(jobs - set(GAVEL))))
+    return lines
+
+
+def miso(data, predict=predicted):
+    """MISO's trainings on the whole GPU, with the step of the nearest file."""
+    with open(data / "colocation" / "miso-a100-mig.csv", newline="") as table:
+        every = list(csv.DictReader(table))
+    lines = ["", "MISO: solo trainings on MIG slices, which weft predict does not play."]
+    lines.append("A step on the whole A100:")
+    for row in every:
+        name, differs = MISO.get((row["model"], row["batch"]), (None, None))
+        if name and row["slice"] == "7g":
+            solo = predict(file(data, name), file(data, name))["solo_ns"]["mean"]["point"] / 1e6
+            measured = 1e3 * float(row["median_step_s"])
+            job = f"{row['model']}, batch {row['batch']}"
+            lines.append(f"{job}: {measured:.1f} ms; {name} {solo:.1f} ms ({differs})")
+    jobs = {(row["model"], row["batch"]) for row in every}
+    lines.append(f"No file of {len(jobs - set(MISO))} of {len(jobs)} jobs.")
+    return lines
+
+
+def main():
+    """Prints the comparison. Returns the exit code."""
+    try:
+        data = folder()
+    except NoData as why:
+        print(f"scripts/lab colocation: {why}")
+        return 2
+    for line in [*text(*compared(data)), *miso(data)]:
+        print(line)
+    return 0
