@@ -456,7 +456,9 @@ pub(super) struct GrantOrder {
 impl SchedulerState {
     /// Revokes credit that can still be used.
     pub(super) fn order_revocation(&mut self, slot: ClientSlot, now: Ns, out: &mut Vec<Decision>) {
-        let has_more = |client: &ClientState| client.revocable() || client.has_window();
+        // A sole job's empty window is void without an order, and the order's answer takes time.
+        let several = !self.has_one_background();
+        let has_more = |client: &ClientState| client.revocable() || several && client.has_window();
         if self.get(slot).is_some_and(has_more) {
             self.empty(slot, now, out);
         }
