@@ -559,19 +559,16 @@ impl Core {
 
     fn revoked(&mut self, slot: ClientSlot, left: i64) {
         self.rest_if_untouched(slot, left);
-        let most = self.state.config.longest_cost;
-        let believed = self.state.account(slot, |ledger| ledger.revoke(left, most));
-        if believed == Some(false) {
-            self.state.counters.corrected += 1;
-        }
-        let now = self.now;
+        let (now, most) = (self.now, self.state.config.longest_cost);
         if let Some(client) = self.state.get_mut(slot) {
             // Credit granted after the order is in the word now.
             let ordered = client.revoked();
             client.emptied_at = ordered.filter(|_| !client.granted_since).map(|_| now);
         }
-        self.state.account(slot, |_| ());
-        self.state.account(slot, |_| ());
+        let believed = self.state.account(slot, |ledger| ledger.revoke(left, most));
+        if believed == Some(false) {
+            self.state.counters.corrected += 1;
+        }
         self.forget_unreported(slot);
         self.requeue(slot);
     }

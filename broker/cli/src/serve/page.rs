@@ -128,8 +128,7 @@ fn colour(job: &JobRow) -> &'static str {
 }
 
 /// A table of jobs. `marks`: each job's process, whose report the first cell leads to, and its
-/// colour. A command has a row of its own, because the figures leave
-/// too little room.
+/// colour. A command has a row of its own, because the figures leave too little room.
 fn jobs(page: &mut String, columns: &[FittedColumn], marks: &[(u32, &str)]) {
     let (commands, columns): (Vec<_>, Vec<_>) = columns.iter().partition(|column| column.title == "command");
     let class = |column: &FittedColumn| match (column.title, column.figures) {

@@ -12,7 +12,7 @@ pub(super) fn more_important_runs(class: usize, state: &SchedulerState, now: Ns)
         .exposed
         .iter()
         .filter_map(|slot| state.get(*slot))
-        .filter(|client| client.class < class && client.queued.is_none() && runs(state, client, now))
+        .filter(|client| client.class < class && client.queued.is_none() && now < state.silent_at(client))
         .map(|client| state.silent_at(client))
         .max()
 }
@@ -32,10 +32,6 @@ pub(super) fn unused(state: &SchedulerState, slot: ClientSlot) -> Option<(Client
         .filter(|other| *other != slot && revocable(state, *other));
     let silent = others.filter_map(|other| Some((other, state.silent_at(state.get(other)?))));
     silent.min_by_key(|(_, at)| *at)
-}
-
-fn runs(state: &SchedulerState, client: &ClientState, now: Ns) -> bool {
-    now < state.silent_at(client)
 }
 
 /// `starving` of [`make_room`] for policies under which no job starves in gaps.
