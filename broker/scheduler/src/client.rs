@@ -226,6 +226,9 @@ impl ClientState {
     /// Takes in that a revocation is over. Returns when it was ordered.
     pub(super) fn revoked(&mut self) -> Option<Ns> {
         self.regrows = self.window.is_some();
+        if !self.regrows {
+            self.ledger.close();
+        }
         self.revoking.take()
     }
 

@@ -20,6 +20,8 @@ pub(super) struct CreditLedger {
     renewed: Ns,
     /// Ended work that is not replenished, by the last run-ahead window.
     non_refundable: Option<Ns>,
+    /// Most that is believed of `renewed` since the last window ended.
+    renewable: Option<Ns>,
     /// The part of `left` that was taken without a report and is no longer awaited.
     given_up: Ns,
 }
@@ -90,7 +92,19 @@ impl CreditLedger {
     /// Takes in a new run-ahead window. The word was emptied before, so all credit replenished
     /// under the last window is reported.
     pub(super) fn let_out(&mut self, non_refundable: Ns) {
-        self.non_refundable = Some(non_refundable);
+        (self.non_refundable, self.renewable) = (Some(non_refundable), None);
+    }
+
+    /// Ends the run-ahead window: work that ends from now on is not replenished.
+    pub(super) fn close(&mut self) {
+        self.renewable = Some(self.most_renewed());
+    }
+
+    fn most_renewed(&self) -> Ns {
+        let most = self
+            .non_refundable
+            .map_or(0, |non_refundable| self.settled.saturating_sub(non_refundable));
+        self.renewable.map_or(most, |renewable| most.min(renewable))
     }
 
     /// Most that may be out under the run-ahead window without another grant, ns.
@@ -102,10 +116,7 @@ impl CreditLedger {
 
     /// Takes in the total of replenished credit. Returns whether the window allows it.
     pub(super) fn renew(&mut self, total: Ns) -> bool {
-        let most = self
-            .non_refundable
-            .map_or(0, |non_refundable| self.settled.saturating_sub(non_refundable));
-        let believed = total.clamp(self.renewed, most.max(self.renewed));
+        let believed = total.clamp(self.renewed, self.most_renewed().max(self.renewed));
         self.grant(believed - self.renewed);
         self.renewed = believed;
         believed == total
@@ -201,6 +212,23 @@ mod tests {
         assert_eq!((ledger.left(), ledger.exposure()), (30, 30));
         ledger.report(30, 0, MOST_NS);
         assert_eq!((ledger.left(), ledger.outstanding()), (0, 30));
+    }
+
+    #[test]
+    fn work_that_ends_after_a_window_is_not_replenished() {
+        let mut ledger = CreditLedger::default();
+        ledger.grant(100);
+        ledger.let_out(0);
+        ledger.report(80, 60, MOST_NS);
+        ledger.close();
+        ledger.grant(100);
+        ledger.report(180, 180, MOST_NS);
+        // A launch that read the window in time, and a claim of all.
+        assert!(ledger.renew(60));
+        assert!(!ledger.renew(180));
+        assert_eq!(ledger.left(), 80);
+        ledger.let_out(100);
+        assert!(ledger.renew(80));
     }
 
     #[test]

@@ -376,8 +376,7 @@ impl SchedulerState {
     /// Whether a window may come with a kernel of this cost. A longer one leaves no room for those
     /// of other jobs, so its credit must not come back by itself.
     pub(super) fn may_have_window(&self, slot: ClientSlot, cost: Ns, now: Ns) -> bool {
-        self.has_one_background()
-            || self.config.switch_cost == 0 && cost <= self.window_part() && !self.is_ahead(slot, now)
+        self.has_one_background() || self.may_run_ahead() && cost <= self.window_part() && !self.is_ahead(slot, now)
     }
 
     /// Whether it used more credit than an active equal, by more than a turn. Then it has only the
