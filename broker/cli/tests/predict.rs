@@ -242,6 +242,7 @@ fn mistakes_are_one_line_each() {
             1,
             "cannot write /nonexistent/page.html",
         ),
+        (&["--html", &training, &service], 1, "is no page for a browser"),
         (&["--rate", "1000", &service], 1, "cannot answer 1000 a second"),
         (&["--rate", "0", &service], 2, "give a number"),
         (&["--rate", "5", "--think", "3", &service], 2, "cannot be used with"),

@@ -229,6 +229,13 @@ fn what_cannot_be_reported_is_one_line() {
     assert_eq!((done.status.code(), text(&done.stderr).lines().count()), (Some(1), 1));
     let done = home.done(&["report", "-o", "-"]);
     assert!(text(&done.stdout).starts_with("<!DOCTYPE html>") && done.stderr.is_empty());
+    let script = home.path().join("serve.py");
+    std::fs::write(&script, "import torch").expect("written");
+    let output = script.to_str().expect("text");
+    let done = home.done(&["report", "-o", output]);
+    assert_eq!(done.status.code(), Some(1));
+    assert!(text(&done.stderr).contains("is no page for a browser"));
+    assert_eq!(std::fs::read(&script).expect("still there"), b"import torch");
     drop(service);
 }
 

@@ -127,6 +127,7 @@ impl ReadJob {
 
 /// Runs the command.
 pub fn main(args: PredictArgs) -> Result<ExitCode> {
+    args.html.as_deref().map_or(Ok(()), report::replaces_only_pages)?;
     let service = ReadJob::of(&args.service)?;
     if let Some(why) = service.is_no_service() {
         let file = args.service.display();

@@ -19,7 +19,7 @@ mod selection;
 mod svg;
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::UNIX_EPOCH;
@@ -108,6 +108,9 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
         eprintln!("weft: --open needs a file: -o FILE.html instead of -o - (weft report --help)");
         return Ok(ExitCode::from(2));
     }
+    if let Some(file) = args.output.as_deref().filter(|file| *file != Path::new("-")) {
+        replaces_only_pages(file)?;
+    }
     // Read first, so that a damaged trace does not leave only some of the files written.
     let trace = args.trace.as_deref().map(BrokerTrace::load).transpose()?;
     let (jobs, silent) = gather(&places, &selection, Ok(admin::PATIENCE))?;
@@ -185,6 +188,23 @@ fn opened(file: &Path) -> String {
         Ok(()) => file.display().to_string(),
         Err(why) => format!("{} (not opened: {why})", file.display()),
     }
+}
+
+/// Error: the file of a page that is to be written is there, and is something else. An earlier page
+/// may be replaced, a job's script or recording may not.
+pub fn replaces_only_pages(file: &Path) -> Result<()> {
+    let mut head = Vec::new();
+    if file.is_file() {
+        let read = File::open(file).and_then(|file| file.take(64).read_to_end(&mut head));
+        read.with_context(|| format!("cannot read {}", file.display()))?;
+    }
+    if !head.is_empty() && !head.to_ascii_lowercase().starts_with(b"<!doctype html") {
+        bail!(
+            "{} is there already, and is no page for a browser: give another name",
+            file.display()
+        );
+    }
+    Ok(())
 }
 
 /// Writes a file.
