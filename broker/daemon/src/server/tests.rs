@@ -4,8 +4,8 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,29 +40,42 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Lets clients in until there are `count`.
+/// Lets clients in until there are `count`. On a busy machine a handshake may take too long; its
+/// client tries again.
 fn let_in(listener: &mut Listener, host: &Arc<Host>, count: usize) -> Vec<Attached> {
     let begin = Instant::now();
-    let mut threads = Vec::new();
-    while threads.len() < count && begin.elapsed() < PATIENCE {
+    let (welcomed, arrivals) = mpsc::channel();
+    let (mut all, mut number) = (Vec::new(), 0);
+    while all.len() < count && begin.elapsed() < PATIENCE {
         match listener.accept(Duration::from_millis(50)).expect("accepting goes on") {
             Some(Incoming::Client(pending)) => {
-                let host = host.clone();
-                let number = threads.len() as u64;
-                threads.push(thread::spawn(move || {
-                    pending.welcome(&host, number, vec![(7, 700)], |lane| {
+                let (host, welcomed, id) = (host.clone(), welcomed.clone(), number);
+                number += 1;
+                thread::spawn(move || {
+                    let attached = pending.welcome(&host, id, vec![(7, 700)], |lane| {
                         lane.orders.mode.store(Mode::Foreground as u32, Ordering::Release);
-                    })
-                }));
+                    });
+                    welcomed.send(attached)
+                });
             }
             Some(Incoming::Question(question)) => question.answer("?").expect("answered"),
             None => {}
         }
+        all.extend(arrivals.try_iter().flatten());
     }
-    threads
-        .into_iter()
-        .map(|thread| thread.join().expect("no panic").expect("attached"))
-        .collect()
+    all
+}
+
+/// Attaches, again if the broker did not finish the handshake in time.
+fn attach(path: &Path) -> client::Attached {
+    let begin = Instant::now();
+    loop {
+        match client::attach(path, hello(5), PATIENCE) {
+            Ok(attached) => return attached,
+            Err(error) => assert!(begin.elapsed() < PATIENCE, "{error}"),
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
@@ -136,7 +149,7 @@ fn three_hundred_clients_at_once_and_a_silent_one() {
     let jobs: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let path = path.clone();
-            thread::spawn(move || client::attach(&path, hello(5), PATIENCE))
+            thread::spawn(move || attach(&path))
         })
         .collect();
     let brokers = let_in(&mut listener, &host, CLIENTS);
@@ -147,10 +160,7 @@ fn three_hundred_clients_at_once_and_a_silent_one() {
         inbox.add(broker.client, broker.receiver).expect("added");
         lives.push((broker.life, broker.lane));
     }
-    let jobs: Vec<_> = jobs
-        .into_iter()
-        .map(|job| job.join().expect("no panic").expect("attached"))
-        .collect();
+    let jobs: Vec<_> = jobs.into_iter().map(|job| job.join().expect("no panic")).collect();
     for job in &jobs {
         job.channel.send(ToBroker::Goodbye).expect("sent");
     }
