@@ -19,8 +19,8 @@ pub enum ImportError {
     },
     /// Not a file of a known kind.
     #[error(
-        "{} is neither JSON nor SQLite: give a trace of torch.profiler (export_chrome_trace) or an export of \
-         Nsight Systems (nsys export --type sqlite)",
+        "{} is neither JSON nor SQLite, nor a trace of weft: give a trace of torch.profiler (export_chrome_trace) or an \
+         export of Nsight Systems (nsys export --type sqlite)",
         path.display()
     )]
     UnknownKind {
