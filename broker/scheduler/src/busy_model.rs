@@ -27,7 +27,8 @@ pub(super) enum Phase {
 const UTMOST_SLOWDOWN: f64 = 8.0;
 
 /// Weight of a seen end that lowers the slowdown. A higher value replaces the slowdown at once,
-/// because a too early prediction hurts the foreground job.
+/// because a too early prediction hurts the foreground job. A burst that is shorter than recent ones
+/// raises it in proportion: a copy that is predicted to take 6 ns and took 6 us is no slow device.
 const SLOWDOWN_DECAY: f64 = 0.1;
 
 /// Multiple of the learnt work after which the slowdown's excess over 1 halves without new ends.
@@ -199,11 +200,11 @@ impl BusyModel {
         let took = took.clamp(1.0 / UTMOST_SLOWDOWN, UTMOST_SLOWDOWN);
         self.lesson = predicted.max(self.lesson - self.lesson / 16);
         self.untaught = 0;
-        self.slowdown = if took > self.slowdown {
-            took
-        } else {
-            self.slowdown + (took - self.slowdown) * SLOWDOWN_DECAY
+        let weight = match took > self.slowdown {
+            true => predicted as f64 / self.lesson as f64,
+            false => SLOWDOWN_DECAY,
         };
+        self.slowdown += (took - self.slowdown) * weight;
     }
 
     /// Forgets part of the slowdown learnt from an end, as work is launched without a seen end.
@@ -314,6 +315,22 @@ mod tests {
             MS + 350 * US,
             "a new burst starts behind what others have there"
         );
+    }
+
+    #[test]
+    fn a_short_burst_that_ends_late_makes_no_long_one_longer() {
+        let mut model = BusyModel::new(0.0);
+        model.launch(LONG, 100 * MS, 0, 0, LONGEST_NS);
+        assert!(model.idle(100 * MS));
+        // A copy, predicted to take next to nothing.
+        model.launch(SHORT, 6, 200 * MS, 0, LONGEST_NS);
+        assert!(model.idle(200 * MS + 6 * US));
+        model.launch(LONG, 100 * MS, 300 * MS, 0, LONGEST_NS);
+        assert!(model.busy_until() < 401 * MS, "{}", model.busy_until());
+        // One as long as that teaches at once.
+        assert!(model.idle(500 * MS));
+        model.launch(LONG, 100 * MS, 600 * MS, 0, LONGEST_NS);
+        assert_eq!(model.busy_until(), 800 * MS);
     }
 
     #[test]

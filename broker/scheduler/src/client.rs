@@ -218,9 +218,10 @@ impl ClientState {
         }
     }
 
-    /// Notes that its process runs: it came to the gate or took credit.
-    pub(super) fn lives(&mut self) {
-        (self.untouched, self.rest, self.rests_until) = (0, 0, 0);
+    /// Notes that its process runs: it came to the gate or took credit. Returns whether it rested.
+    pub(super) fn lives(&mut self) -> bool {
+        (self.untouched, self.rest) = (0, 0);
+        std::mem::take(&mut self.rests_until) > 0
     }
 
     /// Takes in that a revocation is over. Returns when it was ordered.

@@ -120,6 +120,7 @@ impl Core {
                 if let Some(client) = self.state.get_mut(slot) {
                     (client.priority, client.class) = (priority, usize::from(priority));
                 }
+                self.state.join_equals(slot, self.now);
                 self.requeue(slot);
                 self.assign_modes(out);
             }
@@ -423,6 +424,7 @@ impl Core {
                 continue;
             }
             if old == Mode::Background {
+                self.state.lives(slot);
                 self.state.pass(slot);
                 self.policy.forget_turn(slot);
                 self.state.empty(slot, self.now, out);
@@ -604,7 +606,7 @@ impl Core {
             // once.
             return;
         }
-        client.rests_until = now.saturating_add(rest);
+        self.state.rest(slot, now.saturating_add(rest));
         if !self.resting.contains(&slot) {
             self.resting.push(slot);
         }
@@ -672,11 +674,9 @@ impl Core {
             since,
             issued: client.ledger.issued(),
         };
-        if let Some(client) = self.state.get_mut(slot) {
-            client.lives();
-        }
         let leased = self.state.get(slot).is_some_and(|client| client.window.is_some());
         self.state.forget_absence(slot, self.now);
+        self.state.lives(slot);
         self.state.wait(slot, wait);
         if leased {
             self.state.end_window(slot, self.now, out);
@@ -719,13 +719,13 @@ impl Core {
         if change.issued == 0 {
             return true;
         }
+        self.state.lives(slot);
         let Some(client) = self.state.get_mut(slot) else {
             return false;
         };
         client.served = client.served.saturating_add(change.issued);
         client.active_at = now;
         client.unreported = false;
-        client.lives();
         client.untold = client.untold.saturating_sub(change.issued);
         let passed = client
             .wait

@@ -28,6 +28,8 @@ pub(super) struct SchedulerState {
     /// Clients with unused credit, credit that may come back, or work on the device.
     pub exposed: Vec<ClientSlot>,
     pub foreground_jobs: Vec<ClientSlot>,
+    /// Number of clients that wait and take no credit, as stopped processes do.
+    resting: usize,
     /// All clients, as they attached.
     pub order: Vec<ClientSlot>,
     /// Number of clients at their gates, with or without a grant on its way.
@@ -49,6 +51,7 @@ impl SchedulerState {
             exposure: 0,
             exposed: Vec::new(),
             foreground_jobs: Vec::new(),
+            resting: 0,
             order: Vec::new(),
             waiting: 0,
             open: false,
@@ -99,6 +102,7 @@ impl SchedulerState {
 
     pub(super) fn remove(&mut self, slot: ClientSlot) {
         self.pass(slot);
+        self.lives(slot);
         if let Some(client) = self.get_mut(slot) {
             client.regrows = false;
         }
@@ -347,14 +351,32 @@ impl SchedulerState {
         exposed.fold(0, |sum, client| sum.saturating_add(client.ledger.outstanding()))
     }
 
+    /// Whether one background job takes credit. One that takes none, as a stopped process does, must
+    /// not keep another from running ahead.
     pub(super) fn has_one_background(&self) -> bool {
-        self.order.len() == self.foreground_jobs.len() + 1
+        let all = self.order.len() - self.foreground_jobs.len();
+        all - self.resting.min(all.saturating_sub(1)) == 1
+    }
+
+    /// Keeps a client that takes no credit out of the queue until then.
+    pub(super) fn rest(&mut self, slot: ClientSlot, until: Ns) {
+        let Some(client) = self.get_mut(slot) else { return };
+        let before = std::mem::replace(&mut client.rests_until, until);
+        self.resting += usize::from(before == 0);
+    }
+
+    /// Notes that a client's process runs: it came to the gate or took credit.
+    pub(super) fn lives(&mut self, slot: ClientSlot) {
+        let Some(client) = self.get_mut(slot) else { return };
+        let rested = client.lives();
+        self.resting -= usize::from(rested);
     }
 
     /// Number of other background jobs with work or a wait; at least 1.
     fn rivals(&self) -> Ns {
         let background = self.clients().filter(|client| client.mode == Mode::Background);
-        let active = background.filter(|client| client.wait.is_some() || client.exposed_at.is_some());
+        let active = background
+            .filter(|client| client.rests_until == 0 && (client.wait.is_some() || client.exposed_at.is_some()));
         (active.count() as Ns).saturating_sub(1).max(1)
     }
 
@@ -376,6 +398,9 @@ impl SchedulerState {
     /// Whether a window may come with a kernel of this cost. A longer one leaves no room for those
     /// of other jobs, so its credit must not come back by itself.
     pub(super) fn may_have_window(&self, slot: ClientSlot, cost: Ns, now: Ns) -> bool {
+        if self.get(slot).is_some_and(|client| client.rests_until > 0) {
+            return false;
+        }
         self.has_one_background() || self.may_run_ahead() && cost <= self.window_part() && !self.is_ahead(slot, now)
     }
 
@@ -383,20 +408,27 @@ impl SchedulerState {
     /// time in which the device runs dry.
     pub(super) fn is_ahead(&self, slot: ClientSlot, now: Ns) -> bool {
         let served = self.get(slot).map_or(0, |client| client.served);
-        let least = self.least_served(slot, now);
+        let least = self.least_served(slot, |client| self.works(client, now));
         self.config.switch_cost == 0 && least.is_some_and(|least| served > least.saturating_add(self.config.turn))
     }
 
-    /// Least credit that an active equal of this client used, ns.
-    fn least_served(&self, slot: ClientSlot, now: Ns) -> Option<Ns> {
+    /// Least credit that an equal of this client used, ns, of those that count.
+    fn least_served(&self, slot: ClientSlot, counts: impl Fn(&ClientState) -> bool) -> Option<Ns> {
         let own = self.get(slot)?;
         let equal = |client: &&ClientState| {
             client.id != own.id
                 && client.class == own.class
                 && client.mode == Mode::Background
-                && self.works(client, now)
+                && client.rests_until == 0
+                && counts(client)
         };
         self.clients().filter(equal).map(|client| client.served).min()
+    }
+
+    /// Least credit that an equal used that works or worked a moment ago, ns.
+    fn least_served_lately(&self, slot: ClientSlot, now: Ns) -> Option<Ns> {
+        let since = now.saturating_sub(self.config.idle_grace);
+        self.least_served(slot, |client| self.works(client, now) || client.active_at >= since)
     }
 
     /// End of the time for which a client counts as working on its credit: last grant or use, plus
@@ -412,15 +444,27 @@ impl SchedulerState {
         client.wait.is_some() || client.exposed_at.is_some() && now < self.silent_at(client)
     }
 
-    /// A job that was away has no claim to its equals' turns of that time.
+    /// A job that was away, took no credit or is new has no claim to its equals' turns of that time.
     pub(super) fn forget_absence(&mut self, slot: ClientSlot, now: Ns) {
         let grace = self.config.idle_grace;
-        let is_away = |client: &ClientState| client.wait.is_none() && now > client.active_at.saturating_add(grace);
+        let is_away = |client: &ClientState| {
+            let silent = client.wait.is_none() && now > client.active_at.saturating_add(grace);
+            silent || client.rests_until > 0 || client.ledger.issued() == 0
+        };
         if self.get(slot).is_some_and(is_away)
-            && let Some(least) = self.least_served(slot, now)
+            && let Some(least) = self.least_served_lately(slot, now)
             && let Some(client) = self.get_mut(slot)
         {
             client.served = client.served.max(least);
+        }
+    }
+
+    /// A job that joins others by its new priority neither catches up with them nor waits for them.
+    pub(super) fn join_equals(&mut self, slot: ClientSlot, now: Ns) {
+        if let Some(least) = self.least_served_lately(slot, now)
+            && let Some(client) = self.get_mut(slot)
+        {
+            client.served = least;
         }
     }
 
@@ -456,7 +500,7 @@ impl SchedulerState {
     /// Revokes credit that can still be used.
     pub(super) fn order_revocation(&mut self, slot: ClientSlot, now: Ns, out: &mut Vec<Decision>) {
         // A sole job's empty window is void without an order, and the order's answer takes time.
-        let several = !self.has_one_background();
+        let several = self.resting > 0 || !self.has_one_background();
         let has_more = |client: &ClientState| client.revocable() || several && client.has_window();
         if self.get(slot).is_some_and(has_more) {
             self.empty(slot, now, out);
@@ -589,7 +633,7 @@ fn credit_up_to(client: &ClientState, total: Ns) -> Ns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::US;
+    use crate::config::{MS, US};
 
     #[test]
     fn what_the_word_no_longer_holds_is_out_though_nobody_told() {
@@ -614,5 +658,79 @@ mod tests {
         // A word that lies counts only up to the credit left in the books.
         state.holds(slot, i64::MIN + 1);
         assert_eq!(state.exposure, 100 * US);
+    }
+
+    /// Background jobs of one priority that used this much credit, ns, and waited 1 ms ago.
+    fn equals(state: &mut SchedulerState, served: &[Ns]) -> Vec<ClientSlot> {
+        let mut slots = Vec::new();
+        for (number, served) in served.iter().enumerate() {
+            let new = ClientState::new(
+                Client(number as u64),
+                5,
+                crate::mean_times::MeanTimes::default(),
+                0.0,
+                0,
+            );
+            let slot = state.add(new);
+            if let Some(client) = state.get_mut(slot) {
+                (client.mode, client.served, client.active_at) = (Mode::Background, *served, 99 * MS);
+            }
+            state.account(slot, |ledger| {
+                ledger.grant(US);
+                ledger.report(US, US, US)
+            });
+            slots.push(slot);
+        }
+        slots
+    }
+
+    #[test]
+    fn who_takes_no_credit_keeps_nobody_from_running_ahead() {
+        let mut state = SchedulerState::new(Config {
+            switch_cost: 100 * US,
+            ..Config::default()
+        });
+        let slots = equals(&mut state, &[0, 0]);
+        let runs_ahead = |state: &SchedulerState| [0, 1].map(|at| state.may_have_window(slots[at], US, 100 * MS));
+        assert_eq!(
+            runs_ahead(&state),
+            [false, false],
+            "the device switches between the two"
+        );
+        state.rest(slots[0], 105 * MS);
+        state.rest(slots[0], 115 * MS);
+        assert_eq!(runs_ahead(&state), [false, true]);
+        // With nobody else, the window of one that rests would be granted for ever.
+        state.rest(slots[1], 115 * MS);
+        assert_eq!(runs_ahead(&state), [false, false]);
+        state.lives(slots[1]);
+        state.lives(slots[0]);
+        assert_eq!(runs_ahead(&state), [false, false]);
+        state.rest(slots[0], 125 * MS);
+        state.remove(slots[0]);
+        assert!(state.may_have_window(slots[1], US, 100 * MS));
+    }
+
+    #[test]
+    fn who_joins_equals_has_no_claim_and_no_debt() {
+        let mut state = SchedulerState::new(Config::default());
+        let slots = equals(&mut state, &[900 * MS, 400 * MS, 300 * MS, 0, 0]);
+        let served = |state: &SchedulerState, at: usize| state.get(slots[at]).map(|client| client.served);
+        // Another priority: what it used more there is no debt here.
+        for slot in [slots[3], slots[4]] {
+            state.rest(slot, 100 * MS);
+        }
+        state.join_equals(slots[0], 100 * MS);
+        assert_eq!(served(&state, 0), Some(300 * MS));
+        // A stopped job that goes on, and a new one.
+        state.forget_absence(slots[3], 100 * MS);
+        assert_eq!(served(&state, 3), Some(300 * MS));
+        state.account(slots[4], |ledger| *ledger = CreditLedger::default());
+        state.lives(slots[4]);
+        state.forget_absence(slots[4], 100 * MS);
+        assert_eq!(served(&state, 4), Some(300 * MS));
+        // Those that ran all the time keep what they used.
+        state.forget_absence(slots[1], 100 * MS);
+        assert_eq!(served(&state, 1), Some(400 * MS));
     }
 }
