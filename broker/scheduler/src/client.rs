@@ -67,6 +67,8 @@ pub(super) struct ClientState {
     pub ended_at: Ns,
     /// Last sign of work of its own.
     pub active_at: Ns,
+    /// When it starves without a gap, if the policy says so.
+    pub starves_at: Ns,
     /// Credit used, ns: turns are shared out by it.
     pub served: Ns,
     pub launches: u64,
@@ -179,6 +181,7 @@ impl ClientState {
             progress_at: now,
             ended_at: now,
             active_at: now,
+            starves_at: Ns::MAX,
             served: 0,
             launches: 0,
             work: 0,

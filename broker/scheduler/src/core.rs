@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! State machine of the scheduler: takes in events, asks the policy, and turns its verdicts into
-//! decisions.
+//! State machine of the scheduler: takes in events, and has the policy decide.
 //!
 //! Reports of clients are checked and bounded, then booked in [`SchedulerState`], then passed to
 //! the policy.
 
 use weft_protocol::{
     Client, Ns, PRIORITIES,
-    credit::RunAheadWindow,
     lane::{Mode, is_transfer},
 };
 
 use crate::{
+    action::Grant,
     busy_model::Phase,
     client::{ClientState, KernelAtGate, SlowdownBudget},
     config::Config,
+    delay_bound::top_up,
+    dispatcher::Dispatcher,
     event::{Decision, Event},
     mean_times::MeanTimes,
-    policy::{self, GrantVerdict, Observed, Policy, TopUp},
+    policy::{self, Observed, Policy, PolicyTraits},
     queue::ClientSlot,
     snapshot::{self, ClientView, ForecastView, GapView, Snapshot, WaitView},
-    state::{GrantOrder, SchedulerState},
+    state::SchedulerState,
     tally::{Lateness, RoleTally},
     turn_scheduler::{NextTurn, TurnScheduler},
 };
@@ -34,15 +35,10 @@ const REST_FACTOR: u64 = 32;
 pub struct Core {
     state: SchedulerState,
     policy: Box<dyn Policy>,
-    /// Whether the policy keeps the tallies of background jobs, by more accurate times.
-    policy_tallies: bool,
+    traits: PolicyTraits,
     turns: TurnScheduler,
     now: Ns,
     wake: Option<Ns>,
-    /// No minimum share is granted before this.
-    next_share: Ns,
-    /// Start of the gap that was counted last, and whether its length was known.
-    counted_gap: Option<(Ns, bool)>,
     /// Clients that take no credit and wait outside the queue.
     resting: Vec<ClientSlot>,
 }
@@ -52,14 +48,12 @@ impl Core {
     pub fn new(config: Config) -> Core {
         let policy = policy::by_name(config.policy);
         Core {
-            policy_tallies: policy.tallies_background(),
+            state: SchedulerState::new(config, policy.traits().grants_by_clock),
+            traits: policy.traits(),
             policy,
-            state: SchedulerState::new(config),
             turns: TurnScheduler::default(),
             now: 0,
             wake: None,
-            next_share: 0,
-            counted_gap: None,
             resting: Vec::new(),
         }
     }
@@ -75,7 +69,7 @@ impl Core {
         self.now = self.now.max(now);
         self.state.counters.events += 1;
         if let Some(due) = self.wake.filter(|due| self.now > *due) {
-            self.observe(&Observed::WokenLate(self.now - due));
+            self.observe(&Observed::WokenLate(self.now - due), out);
         }
         match event {
             Event::Attached {
@@ -97,21 +91,20 @@ impl Core {
                 let new = ClientState::new(client, priority, times, margin, self.now);
                 let slot = self.state.add(new);
                 let profile = profile.as_deref();
-                self.observe(&Observed::Attached { slot, profile });
+                self.observe(&Observed::Attached { slot, profile }, out);
                 self.assign_modes(out);
             }
             Event::Gone(client) => {
                 let Some(slot) = self.known(client) else { return };
-                self.policy.forget_turn(slot);
                 self.turns.forget(slot);
                 self.state.remove(slot);
-                self.observe(&Observed::Removed { slot });
+                self.observe(&Observed::Removed { slot }, out);
                 self.assign_modes(out);
             }
             Event::Priority(client, priority) => {
                 let Some(slot) = self.known(client) else { return };
                 let priority = self.priority(priority);
-                self.policy.forget_turn(slot);
+                self.observe(&Observed::TurnOver { slot }, out);
                 self.turns.forget(slot);
                 // Other launch epochs apply to another priority.
                 if self.state.get(slot).is_some_and(|client| client.bound) {
@@ -137,8 +130,7 @@ impl Core {
                     client.times = MeanTimes::default();
                     client.busy.raise_margin(margin);
                 }
-                self.observe(&Observed::Unprofiled { slot });
-                self.look_after_charges(slot, out);
+                self.observe(&Observed::Unprofiled { slot }, out);
             }
             Event::Launched {
                 client,
@@ -156,8 +148,8 @@ impl Core {
                 let at = self.past(at);
                 let Some(client) = self.state.get_mut(slot) else { return };
                 if client.busy.idle(at) && client.mode == Mode::Foreground {
-                    self.observe(&Observed::ForegroundIdle { slot, at });
-                    if !self.look_after_open() {
+                    self.observe(&Observed::ForegroundIdle { slot, at }, out);
+                    if !self.state.open {
                         self.stretch_is_over(out);
                     }
                 }
@@ -171,12 +163,13 @@ impl Core {
                 let Some(slot) = self.known(client) else { return };
                 if self.state.mode(slot) == Some(Mode::Foreground) {
                     let (covers, since, at) = (self.past(covers), self.past(since), self.past(at));
-                    self.observe(&Observed::PartialWait {
+                    let seen = Observed::PartialWait {
                         slot,
                         covers,
                         since,
                         at,
-                    });
+                    };
+                    self.observe(&seen, out);
                 }
             }
             Event::WakeUpHint(client, at) => {
@@ -184,13 +177,13 @@ impl Core {
                 let at = self.past(at);
                 let foreground = self.state.mode(slot) == Some(Mode::Foreground);
                 if foreground {
-                    self.observe(&Observed::WakeUpHint { slot, at });
+                    self.observe(&Observed::WakeUpHint { slot, at }, out);
                 }
                 if let Some(client) = self.state.get_mut(slot) {
                     client.busy.wake_up_hint(at);
                     client.active_at = client.active_at.max(at);
                 }
-                if foreground && !self.look_after_open() {
+                if foreground && !self.state.open {
                     self.foreground_is_back(Return::WakeUpHint, out);
                 }
             }
@@ -247,7 +240,8 @@ impl Core {
             } => {
                 let Some(slot) = self.known(client) else { return };
                 let (time, at) = (time.min(self.state.config.longest_cost), self.past(at));
-                return self.sampled(slot, &Observed::Measured { slot, kernel, time, at }, out);
+                self.observe(&Observed::Measured { slot, kernel, time, at }, out);
+                return self.decide_soon();
             }
             Event::SampledBetween {
                 client,
@@ -259,16 +253,14 @@ impl Core {
                 let Some(slot) = self.known(client) else { return };
                 let (most, at) = (most.min(self.state.config.longest_cost), self.past(at));
                 let bounds = (least.min(most), most);
-                return self.sampled(
+                let seen = Observed::Bounded {
                     slot,
-                    &Observed::Bounded {
-                        slot,
-                        kernel,
-                        bounds,
-                        at,
-                    },
-                    out,
-                );
+                    kernel,
+                    bounds,
+                    at,
+                };
+                self.observe(&seen, out);
+                return self.decide_soon();
             }
             Event::SwitchCost(cost) => self.state.config.switch_cost = cost,
             Event::Slowdown(part) => self.state.config.slowdown = part.clamp(0.0, 1.0),
@@ -317,8 +309,8 @@ impl Core {
     }
 
     fn view(&self, slot: ClientSlot, client: &ClientState) -> ClientView {
-        let [gaps, times] = self.policy.quality(slot);
-        let lateness = self.policy.lateness(slot);
+        let report = self.policy.report(slot, self.now);
+        let lateness = report.lateness;
         let last = client.busy.last_activity().unwrap_or(0).max(client.active_at);
         ClientView {
             client: client.id.0,
@@ -337,7 +329,7 @@ impl Core {
             slowdown_allowed: client.budget.slowdown(&self.state.config),
             slowdown_measured: lateness.and_then(|lateness| lateness.part()),
             lateness,
-            stretch_times: self.policy.stretch_times(slot).cloned().map(Box::new),
+            stretch_times: report.stretch_times,
             slo: client.budget.slo(&self.state.config),
             granted: client.ledger.granted(),
             renewed: client.ledger.renewed(),
@@ -351,17 +343,27 @@ impl Core {
             known_launches: client.known_launches,
             unknown_launches: client.unknown_launches,
             foreground: foreground_tally(client, lateness),
-            background: self
-                .policy
-                .background_tally(slot, self.now)
-                .unwrap_or(client.background),
-            gaps: ForecastView::of_gaps(gaps),
-            times: ForecastView::of_times(times),
+            background: report.background.unwrap_or(client.background),
+            gaps: ForecastView::of_gaps(report.gaps),
+            times: ForecastView::of_times(report.times),
         }
     }
 
-    fn observe(&mut self, seen: &Observed<'_>) {
-        self.policy.observe(&self.state, seen);
+    /// The policy, and the dispatcher for its actions.
+    fn asked<'a>(&'a mut self, out: &'a mut Vec<Decision>) -> (&'a mut dyn Policy, Dispatcher<'a>) {
+        let to = Dispatcher {
+            state: &mut self.state,
+            turns: &self.turns,
+            wake: &mut self.wake,
+            out,
+            now: self.now,
+        };
+        (self.policy.as_mut(), to)
+    }
+
+    fn observe(&mut self, seen: &Observed<'_>, out: &mut Vec<Decision>) {
+        let (policy, mut to) = self.asked(out);
+        policy.observe(&mut to, seen);
     }
 
     // Taking events in.
@@ -426,7 +428,6 @@ impl Core {
             if old == Mode::Background {
                 self.state.lives(slot);
                 self.state.pass(slot);
-                self.policy.forget_turn(slot);
                 self.state.empty(slot, self.now, out);
             }
             let (now, grace) = (self.now, self.state.config.idle_grace);
@@ -444,10 +445,7 @@ impl Core {
                 client.window = None;
             }
             self.forget_unreported(slot);
-            self.observe(&Observed::ModeChanged { slot });
-            if old == Mode::Background || new == Mode::Background {
-                self.look_after_charges(slot, out);
-            }
+            self.observe(&Observed::ModeChanged { slot, before: old }, out);
             out.push(Decision::Mode(id, new));
         }
         self.keep_out(out);
@@ -464,16 +462,16 @@ impl Core {
         client.active_at = client.active_at.max(at);
         match client.mode {
             Mode::Foreground => {
-                self.foreground_launched(slot, kernel, cost, at);
+                self.foreground_launched(slot, kernel, cost, at, out);
                 self.foreground_is_back(Return::of_launch(kernel), out);
                 false
             }
-            Mode::Background => self.background_launched(slot, kernel, cost, at),
+            Mode::Background => self.background_launched(slot, kernel, cost, at, out),
             Mode::Free | Mode::Alone => false,
         }
     }
 
-    fn foreground_launched(&mut self, slot: ClientSlot, kernel: u64, cost: Ns, at: Ns) {
+    fn foreground_launched(&mut self, slot: ClientSlot, kernel: u64, cost: Ns, at: Ns, out: &mut Vec<Decision>) {
         let (longest, bound) = (self.state.config.longest_cost, self.state.config.delay_bound);
         let behind = self.policy.work_ahead(&self.state, at);
         let Some(client) = self.state.get_mut(slot) else { return };
@@ -484,36 +482,45 @@ impl Core {
         let earlier_end = client.busy.end_if_launched().unwrap_or(at);
         client.busy.launch(kernel, cost, at, behind, longest);
         let end = client.busy.end_if_launched().unwrap_or(at);
-        self.observe(&Observed::ForegroundLaunched {
+        let seen = Observed::ForegroundLaunched {
             slot,
             kernel,
             cost,
             at,
             earlier_end,
             end,
-        });
+        };
+        self.observe(&seen, out);
     }
 
     /// Returns whether the launch ends a wait.
-    fn background_launched(&mut self, slot: ClientSlot, kernel: u64, cost: Ns, at: Ns) -> bool {
-        let bound = self.state.config.delay_bound;
+    fn background_launched(
+        &mut self,
+        slot: ClientSlot,
+        kernel: u64,
+        cost: Ns,
+        at: Ns,
+        out: &mut Vec<Decision>,
+    ) -> bool {
+        let (bound, tallied) = (self.state.config.delay_bound, self.traits.tallies_background);
         let Some(client) = self.state.get_mut(slot) else {
             return false;
         };
         client.count_known(kernel, client.times.is_known(kernel));
-        if !self.policy_tallies {
+        if !tallied {
             client.background.launched(kernel, cost, bound);
         }
         let passed = client
             .wait
             .is_some_and(|wait| wait.kernel == kernel && at >= wait.since);
-        self.observe(&Observed::BackgroundLaunched {
+        let seen = Observed::BackgroundLaunched {
             slot,
             kernel,
             cost,
             at,
             passed,
-        });
+        };
+        self.observe(&seen, out);
         if passed {
             self.state.pass(slot);
         }
@@ -528,7 +535,7 @@ impl Core {
         if self.state.exposed.is_empty() {
             return;
         }
-        if let Some((_, true)) = self.counted_gap.take() {
+        if let Some((_, true)) = self.state.counted_gap.take() {
             self.state.counters.early_returns += 1;
         }
         for at in 0..self.state.exposed.len() {
@@ -648,9 +655,8 @@ impl Core {
             .is_none_or(|wait| !empty && SchedulerState::covered(client, &wait));
         match client.wait {
             Some(wait) if !covered && !client.not_its_turn && client.mode == Mode::Background => {
-                let long = self.policy.long_estimate(&self.state, slot, &wait);
-                let due = self.policy.due(&self.state, slot, &wait, long);
-                self.state.enqueue(slot, long, due);
+                let terms = self.policy.terms(&self.state, slot, &wait);
+                self.state.enqueue(slot, terms.long, terms.due);
             }
             _ => self.state.unqueue(slot),
         }
@@ -710,11 +716,11 @@ impl Core {
         }
         if change.settled > 0 {
             let completed = change.settled;
-            self.observe(&Observed::Completed { slot, completed, now });
+            self.observe(&Observed::Completed { slot, completed, now }, out);
         }
         if self.state.get(slot).is_some_and(|client| client.bound) {
             let issued = change.issued;
-            self.observe(&Observed::GapUsed { slot, issued, now });
+            self.observe(&Observed::GapUsed { slot, issued, now }, out);
         }
         if change.issued == 0 {
             return true;
@@ -735,7 +741,7 @@ impl Core {
         } else {
             self.state.account(slot, |_| ());
         }
-        if self.policy.grants_by_clock() {
+        if self.traits.grants_by_clock {
             // The lane reports replenished credit next.
             self.wake_at(Some(now));
         } else {
@@ -744,183 +750,34 @@ impl Core {
         true
     }
 
-    /// Takes in a kernel's time, or its bounds.
-    fn sampled(&mut self, slot: ClientSlot, seen: &Observed<'_>, out: &mut Vec<Decision>) {
-        self.observe(seen);
-        if self.state.mode(slot) == Some(Mode::Background) {
-            self.look_after_charges(slot, out);
-        }
-        self.decide_soon();
-    }
-
-    /// Has a background job's launches timed if their times have no other source, and sends it the
-    /// times to charge for them.
-    fn look_after_charges(&mut self, slot: ClientSlot, out: &mut Vec<Decision>) {
-        let Some(client) = self.state.get(slot) else { return };
-        let (id, background) = (client.id, client.mode == Mode::Background);
-        if let Some(times) = self.policy.timing_change(slot, background) {
-            out.push(Decision::Times(id, times));
-        }
-        while let Some((kernel, charge)) = self.policy.next_charge(&self.state, slot) {
-            out.push(Decision::Charge(id, kernel, charge));
-        }
-    }
-
     // Deciding.
-
-    /// Moves run-ahead windows. The longer the foreground job is away, the later its return is
-    /// expected.
-    fn look_after_windows(&mut self, out: &mut Vec<Decision>) {
-        if !self.state.windows_out() {
-            return;
-        }
-        for at in 0..self.state.exposed.len() {
-            let slot = self.state.exposed[at];
-            let Some(client) = self.state.get(slot) else { continue };
-            let (Some(old), None) = (client.window.filter(|_| client.bound), client.revoking) else {
-                continue;
-            };
-            // A device that switches between processes serves several background jobs in turns.
-            if !self.state.may_run_ahead() {
-                self.state.set_window(slot, None, out);
-                continue;
-            }
-            if self.state.is_ahead(slot, self.now) {
-                self.state.order_revocation(slot, self.now, out);
-                continue;
-            }
-            // No window: the foreground job works, and its launch epoch has ended the window.
-            let Some((new, again)) = self.policy.window(&self.state, slot, self.now) else {
-                continue;
-            };
-            if differs(&old, &new, self.now) {
-                self.state.set_window(slot, Some(new), out);
-            }
-            self.wake_at(Some(again));
-        }
-    }
 
     /// Grants more to a background job before it asks, while no other client wants credit.
     fn top_up(&mut self, slot: ClientSlot, out: &mut Vec<Decision>) {
-        if !self.state.queue.is_empty() {
+        if !self.state.may_top_up(slot) {
             return;
         }
-        let Some(client) = self.state.get(slot) else { return };
-        let wanted = client.mode == Mode::Background
-            && client.wait.is_none()
-            && client.revoking.is_none()
-            && client.window.is_none()
-            && client.bound;
-        if !wanted {
-            return;
-        }
-        match self.policy.top_up(&self.state, slot, self.now) {
-            TopUp::To(total) => self.grant(slot, total, true, out),
-            TopUp::At(at) => self.wake_at(Some(at)),
-            TopUp::No => {}
+        if let Some(total) = top_up(&self.state, slot, self.now) {
+            self.asked(out).1.grant(&Grant::bound(slot, total));
         }
     }
 
-    /// Brings a background job's unused credit up to `total` ns.
-    fn grant(&mut self, slot: ClientSlot, total: Ns, bound: bool, out: &mut Vec<Decision>) {
-        let now = self.now;
-        let client = self.state.get(slot);
-        let cost = client.and_then(|client| client.queued).map_or(0, |entry| entry.cost);
-        // Until the answer to a revocation, credit of the last window may still come back.
-        let empty = client.is_some_and(|client| client.revoking.is_none());
-        let window = match bound && empty && self.state.may_have_window(slot, cost, now) {
-            true => self.policy.window(&self.state, slot, now),
-            false => None,
-        };
-        self.wake_at(window.map(|(_, again)| again));
-        let window = window.and_then(|(window, _)| self.state.with_non_refundable(slot, window, total));
-        self.state.set_window(slot, window, out);
-        let keep_long = self.policy.grants_by_clock();
-        let outlives = match bound {
-            true => self.policy.outlives(&self.state, now),
-            false => 0,
-        };
-        let order = GrantOrder {
-            total,
-            bound,
-            outlives,
-            keep_long,
-        };
-        self.state.grant(slot, &order, now, out);
-        // An unreported launch epoch may have voided the credit.
-        if self.state.get(slot).is_some_and(|client| client.wait.is_some()) {
-            self.wake_at(Some(now.saturating_add(self.state.config.stuck_after)));
-        }
-    }
-
-    /// Asks whether background jobs now run next to the foreground jobs without restriction, and
-    /// returns it.
-    fn look_after_open(&mut self) -> bool {
-        self.state.open = self.policy.is_open(&self.state, self.now);
-        self.state.open
-    }
-
-    /// Asks the policy until it has no verdict left, and handles the clients that the policy leaves
-    /// out.
+    /// Looks after the clients that a policy leaves out, and has the policy decide.
     fn decide(&mut self, out: &mut Vec<Decision>) {
         self.wake = None;
-        self.look_after_open();
-        self.look_after_windows(out);
-        if self.state.waiting == 0 {
-            if let [slot] = self.state.exposed[..]
-                && self.policy.grants_by_clock()
-            {
-                self.top_up(slot, out);
-            }
-            return;
+        self.observe(&Observed::Decides, out);
+        if self.state.waiting > 0 {
+            self.look_after_turns(out);
+            self.look_after_resting();
+            self.look_after_exposed(out);
         }
-        self.look_after_turns(out);
-        self.look_after_resting();
-        self.look_after_exposed(out);
-        // Else the policy would repeatedly grant credit that was revoked for a due client.
-        if !self.share_minimum(out) {
-            return;
-        }
-        while !self.state.queue.is_empty() {
-            let verdict = match self.serve_turn() {
-                Some(verdict) => verdict,
-                None => self.policy.next(&self.state, self.now),
-            };
-            match verdict {
-                GrantVerdict::Grant { slot, total, bound } => {
-                    self.count_gap();
-                    self.grant(slot, total, bound, out);
-                }
-                GrantVerdict::Revoke(slot) => self.state.order_revocation(slot, self.now, out),
-                GrantVerdict::Nothing(again) => {
-                    self.wake_at(again);
-                    break;
-                }
-            }
-        }
+        let (policy, mut to) = self.asked(out);
+        policy.decide(&mut to);
     }
 
     fn wake_at(&mut self, at: Option<Ns>) {
         let Some(at) = at else { return };
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
-    }
-
-    fn count_gap(&mut self) {
-        if self.state.foreground_jobs.is_empty() {
-            return;
-        }
-        let gap = match self.state.phase(self.now) {
-            Phase::Gap { since, .. } => (since, true),
-            Phase::Open { since } => (since, false),
-            Phase::Busy { .. } => return,
-        };
-        if self.counted_gap != Some(gap) {
-            self.counted_gap = Some(gap);
-            match gap.1 {
-                true => self.state.counters.gaps += 1,
-                false => self.state.counters.open_gaps += 1,
-            }
-        }
     }
 
     /// Prevents work that never ends from holding up other clients or its own.
@@ -1007,59 +864,12 @@ impl Core {
                     if let Some(client) = self.state.get_mut(slot) {
                         client.stuck += 1;
                     }
-                    self.grant(slot, cost, false, out);
+                    self.asked(out).1.grant(&Grant::kept(slot, cost));
                 }
                 Some((due, _)) => self.wake_at(Some(due)),
                 None => {}
             }
         }
-    }
-
-    /// Grants to due clients one at a time, at most the minimum share in total. False: the due
-    /// client waits for work to end, and comes first.
-    fn share_minimum(&mut self, out: &mut Vec<Decision>) -> bool {
-        let share = self.state.config.minimum_share;
-        if share <= 0.0 {
-            return true;
-        }
-        while let Some((due, slot)) = self.state.queue.first_due() {
-            let at = due.max(self.next_share);
-            if self.now < at {
-                self.wake_at(Some(at));
-                return true;
-            }
-            let Some(entry) = self.state.get(slot).and_then(|client| client.queued) else {
-                return true;
-            };
-            if let Some(again) = self.policy.share_waits(&self.state, &entry, self.now) {
-                self.wake_at(Some(again));
-                return true;
-            }
-            let cost = entry.cost;
-            if !self.state.admits(slot, cost) {
-                let again = match policy::make_room(&self.state, slot, cost, self.now, |other| {
-                    self.policy.is_starving(&self.state, other, self.now)
-                }) {
-                    GrantVerdict::Revoke(other) => {
-                        self.state.order_revocation(other, self.now, out);
-                        self.state.drained(slot, cost, self.now)
-                    }
-                    GrantVerdict::Nothing(Some(again)) => again,
-                    _ => self.state.drained(slot, cost, self.now),
-                };
-                self.wake_at(Some(again));
-                return false;
-            }
-            let portion = self.policy.due_portion(&self.state, &entry);
-            let interval = self.state.share_interval(entry.long.max(portion));
-            self.next_share = self.now.saturating_add(interval);
-            self.state.counters.starvation_grants += 1;
-            if let Some(client) = self.state.get_mut(slot) {
-                client.starved += 1;
-            }
-            self.grant(slot, portion, false, out);
-        }
-        true
     }
 
     // Long turns.
@@ -1117,24 +927,12 @@ impl Core {
             if let Some(client) = self.state.get_mut(before) {
                 client.turned_at = self.now;
             }
-            self.policy.forget_turn(before);
+            self.observe(&Observed::TurnOver { slot: before }, out);
             self.set_kept_out(before, true, out);
         }
         self.state.counters.long_turns += 1;
         self.set_kept_out(slot, false, out);
         self.wake_at(Some(until));
-    }
-
-    /// Verdict for members of long turns with no foreground job above them.
-    fn serve_turn(&self) -> Option<GrantVerdict> {
-        let class = self.state.queue.first_class()?;
-        let slot = self.state.queue.first_in_turn(class)?;
-        let client = self.state.get(slot).filter(|client| self.turns.has(client))?;
-        let first = self.state.most_important()?;
-        let at_the_top = client.priority == first;
-        let starving = |other| self.policy.is_starving(&self.state, other, self.now);
-        // Not bound: launches of equals that are not members are not a reason to stop.
-        at_the_top.then(|| policy::grant_freely(&self.state, slot, self.now, false, starving))
     }
 }
 
@@ -1167,12 +965,4 @@ impl Return {
             false => Return::Kernel,
         }
     }
-}
-
-/// Whether two windows differ in backlog, or by more than an eighth of the time left.
-fn differs(old: &RunAheadWindow, new: &RunAheadWindow, now: Ns) -> bool {
-    let moved = |old: Ns, new: Ns| old.abs_diff(new) > new.saturating_sub(now) / 8;
-    moved(old.deadline, new.deadline)
-        || moved(old.safe_until.max(now), new.safe_until.max(now))
-        || old.max_backlog != new.max_backlog
 }

@@ -31,7 +31,9 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | `core` | takes in events, turns the policy's verdicts into decisions |
+//! | `core` | takes in events, has the policy decide |
+//! | `dispatcher`, `action` | the actions of the policy and of the core, carried out as decisions |
+//! | `delay_bound` | grants within the delay bound |
 //! | `state`, `client` | clients, their credit and windows, the outstanding work |
 //! | `ledger` | a background job's credit |
 //! | `queue` | the kernels that wait at gates |
@@ -46,7 +48,9 @@
 //!
 //! | `policy/weft/` | what it learns or computes |
 //! |---|---|
-//! | `mod.rs` | the rules: choice, grant, top-up, window |
+//! | `mod.rs` | the rules: choice, grant, top-up |
+//! | `windows.rs` | run-ahead windows |
+//! | `starvation.rs` | which jobs have had too few gaps, and their parts of the minimum share |
 //! | `models.rs` | how each observation updates the models |
 //! | `room.rs` | how long background jobs may use the device |
 //! | `stretch_model.rs` | until when background work delays no wait |
@@ -56,14 +60,18 @@
 //! | `device_clock.rs` | background work on the device, by the clock |
 //!
 //! The core checks and books each event, then passes it to the policy (`Policy::observe`). A rule
-//! that goes by other quantities needs other models and another `room.rs`. Credit, the delay bound,
-//! long turns and the minimum share remain the core's.
+//! that goes by other quantities needs other models and another `room.rs`. Credit, the delay bound
+//! and long turns remain the core's. Each policy serves the minimum share
+//! (`policy/minimum_share.rs`).
 #![forbid(unsafe_code)]
 
+mod action;
 mod busy_model;
 mod client;
 mod config;
 mod core;
+mod delay_bound;
+mod dispatcher;
 mod event;
 mod ledger;
 mod mean_times;

@@ -10,6 +10,7 @@ use weft_protocol::{Client, Ns, credit::RunAheadWindow, lane::Mode};
 
 use crate::{
     Config, Counters, Decision,
+    action::Grant,
     busy_model::Phase,
     client::{ClientState, KernelAtGate, LongKernel},
     ledger::CreditLedger,
@@ -36,6 +37,10 @@ pub(super) struct SchedulerState {
     pub waiting: usize,
     /// Whether background jobs now run next to the foreground jobs without restriction.
     pub open: bool,
+    /// Start of the gap that was counted last, and whether its length was known.
+    pub counted_gap: Option<(Ns, bool)>,
+    /// Whether an earlier long kernel counts until it is seen to end.
+    keeps_long: bool,
     windows_out: bool,
     slots: Vec<Option<ClientState>>,
     free: Vec<ClientSlot>,
@@ -43,7 +48,7 @@ pub(super) struct SchedulerState {
 }
 
 impl SchedulerState {
-    pub(super) fn new(config: Config) -> SchedulerState {
+    pub(super) fn new(config: Config, keeps_long: bool) -> SchedulerState {
         SchedulerState {
             config,
             counters: Counters::default(),
@@ -55,6 +60,8 @@ impl SchedulerState {
             order: Vec::new(),
             waiting: 0,
             open: false,
+            counted_gap: None,
+            keeps_long,
             windows_out: false,
             slots: Vec::new(),
             free: Vec::new(),
@@ -345,6 +352,44 @@ impl SchedulerState {
         all
     }
 
+    /// Counts the gap in which credit is granted now.
+    pub(super) fn count_gap(&mut self, now: Ns) {
+        if self.foreground_jobs.is_empty() {
+            return;
+        }
+        let gap = match self.phase(now) {
+            Phase::Gap { since, .. } => (since, true),
+            Phase::Open { since } => (since, false),
+            Phase::Busy { .. } => return,
+        };
+        if self.counted_gap != Some(gap) {
+            self.counted_gap = Some(gap);
+            match gap.1 {
+                true => self.counters.gaps += 1,
+                false => self.counters.open_gaps += 1,
+            }
+        }
+    }
+
+    /// Whether a background job may have more before it asks: it has credit that a foreground job's
+    /// launch voids, and no other client wants any.
+    pub(super) fn may_top_up(&self, slot: ClientSlot) -> bool {
+        self.queue.is_empty()
+            && self.get(slot).is_some_and(|client| {
+                client.mode == Mode::Background
+                    && client.wait.is_none()
+                    && client.revoking.is_none()
+                    && client.window.is_none()
+                    && client.bound
+            })
+    }
+
+    /// Whether a background job will soon starve without a gap, and so keeps its credit.
+    pub(super) fn is_starving(&self, slot: ClientSlot, now: Ns) -> bool {
+        let soon = now.saturating_add(self.config.starving_after / 2);
+        self.get(slot).is_some_and(|client| soon >= client.starves_at)
+    }
+
     /// Background work launched and not seen to end, ns.
     pub(super) fn outstanding(&self) -> Ns {
         let exposed = self.exposed.iter().filter_map(|slot| self.get(*slot));
@@ -482,19 +527,6 @@ impl SchedulerState {
     }
 }
 
-/// Grant to a client.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct GrantOrder {
-    /// Unused credit after the grant, ns.
-    pub total: Ns,
-    /// Whether more important launches void it.
-    pub bound: bool,
-    /// Number of such launches that the credit outlives.
-    pub outlives: u64,
-    /// Whether an earlier long kernel counts until it is seen to end.
-    pub keep_long: bool,
-}
-
 /// Credit and windows, with the decisions that inform clients.
 impl SchedulerState {
     /// Revokes credit that can still be used.
@@ -590,14 +622,16 @@ impl SchedulerState {
         })
     }
 
-    /// Brings a background job's unused credit up to the order's total.
-    pub(super) fn grant(&mut self, slot: ClientSlot, order: &GrantOrder, now: Ns, out: &mut Vec<Decision>) {
-        let GrantOrder {
+    /// Brings a background job's unused credit up to the grant's total.
+    pub(super) fn grant(&mut self, grant: &Grant, now: Ns, out: &mut Vec<Decision>) {
+        let Grant {
+            slot,
             total,
             bound,
             outlives,
-            keep_long,
-        } = *order;
+            ..
+        } = *grant;
+        let keep_long = self.keeps_long;
         let half = self.delay_bound() / 2;
         let Some(client) = self.get_mut(slot) else { return };
         let long = client.queued.map(|entry| entry.cost).filter(|cost| *cost > half);
@@ -637,7 +671,7 @@ mod tests {
 
     #[test]
     fn what_the_word_no_longer_holds_is_out_though_nobody_told() {
-        let mut state = SchedulerState::new(Config::default());
+        let mut state = SchedulerState::new(Config::default(), false);
         let new = ClientState::new(Client(1), 5, crate::mean_times::MeanTimes::default(), 0.0, 0);
         let slot = state.add(new);
         state.account(slot, |ledger| ledger.grant(100 * US));

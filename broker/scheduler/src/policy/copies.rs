@@ -8,19 +8,18 @@
 
 use weft_protocol::{Ns, PRIORITIES, lane::HOST_COPY};
 
-use super::interface::GrantVerdict;
-use crate::{queue::ClientSlot, state::SchedulerState};
+use crate::{
+    action::{Action, Grant},
+    queue::ClientSlot,
+    state::SchedulerState,
+};
 
-/// Verdict while the foreground job is busy until `until`.
-pub(super) fn beside_foreground(state: &SchedulerState, until: Ns, now: Ns) -> GrantVerdict {
+/// Action while the foreground job is busy until `until`.
+pub(super) fn beside_foreground(state: &SchedulerState, until: Ns, now: Ns) -> Action {
     match (0..PRIORITIES).find_map(|class| admitted(state, class, until, now)) {
         // The foreground job's next kernel is not a reason to stop a copy.
-        Some((slot, cost)) => GrantVerdict::Grant {
-            slot,
-            total: cost,
-            bound: false,
-        },
-        None => GrantVerdict::Nothing(Some(until)),
+        Some((slot, cost)) => Action::Grant(Grant::kept(slot, cost)),
+        None => Action::Nothing(Some(until)),
     }
 }
 

@@ -29,52 +29,68 @@ use weft_protocol::Ns;
 
 use super::{
     copies,
-    delay_bound::{make_room, more_important_runs, none_starves},
-    interface::{GrantVerdict, Policy},
+    interface::{Observed, Policy},
+    minimum_share::MinimumShare,
     round_robin::RoundRobin,
 };
-use crate::{busy_model::Phase, queue::ClientSlot, state::SchedulerState};
+use crate::{
+    action::{Action, Grant},
+    busy_model::Phase,
+    delay_bound::{make_room, more_important_runs},
+    dispatcher::Dispatcher,
+    queue::ClientSlot,
+    state::SchedulerState,
+};
 
 #[derive(Debug, Default)]
 pub(super) struct Fikit {
     turns: RoundRobin,
+    share: MinimumShare,
     /// The job that last had the device, and the start of that gap.
     there: Option<(ClientSlot, Ns)>,
 }
 
 impl Policy for Fikit {
-    fn next(&mut self, state: &SchedulerState, now: Ns) -> GrantVerdict {
+    fn observe(&mut self, _: &mut Dispatcher<'_>, seen: &Observed<'_>) {
+        self.turns.observe(seen);
+        self.there = self.there.filter(|(there, _)| seen.ends_turn() != Some(*there));
+    }
+
+    fn decide(&mut self, to: &mut Dispatcher<'_>) {
+        if self.share.serve(to) {
+            to.carry_out(|state, now| self.next(state, now));
+        }
+    }
+}
+
+impl Fikit {
+    fn next(&mut self, state: &SchedulerState, now: Ns) -> Action {
         match state.phase(now) {
             Phase::Busy { until } => copies::beside_foreground(state, until, now),
             Phase::Gap { since, until, over } => {
                 let there = self.there.filter(|(_, gap)| *gap == since).map(|(slot, _)| slot);
-                let verdict = fill(state, there, until, over, now);
-                if let GrantVerdict::Grant { slot, .. } = verdict
+                let action = fill(state, there, until, over, now);
+                if let Action::Grant(Grant { slot, .. }) = action
                     && !copies::waits_with_one(state, slot)
                 {
                     self.there = Some((slot, since));
                 }
-                verdict
+                action
             }
             Phase::Open { .. } => match state.queue.first_class() {
                 Some(class) => self.turns.next(class, state, now),
-                None => GrantVerdict::Nothing(None),
+                None => Action::Nothing(None),
             },
         }
-    }
-
-    fn forget_turn(&mut self, slot: ClientSlot) {
-        self.turns.forget(slot);
-        self.there = self.there.filter(|(there, _)| *there != slot);
     }
 }
 
 /// Fills a gap that lasts until `until` and is open-ended from `over`. `there`: the job that had
 /// the device in this gap.
-fn fill(state: &SchedulerState, there: Option<ClientSlot>, until: Ns, over: Ns, now: Ns) -> GrantVerdict {
+fn fill(state: &SchedulerState, there: Option<ClientSlot>, until: Ns, over: Ns, now: Ns) -> Action {
     let gap = until.saturating_sub(now).saturating_sub(state.exposure);
     let room = state.config.delay_bound.saturating_sub(state.exposure);
-    let no_later_than = |at: Option<Ns>| GrantVerdict::Nothing(at.map(|at| at.min(over)));
+    let no_later_than = |at: Option<Ns>| Action::Nothing(at.map(|at| at.min(over)));
     // BestPrioFit takes kernels shorter than the gap. Within its class prefer one within the bound
     // (which may be met exactly). A longer one is granted with no other work out.
     let best_fit = |gap: Ns| {
@@ -102,8 +118,8 @@ fn fill(state: &SchedulerState, there: Option<ClientSlot>, until: Ns, over: Ns, 
         return no_later_than(Some(drained.unwrap_or(over)));
     };
     if !state.admits(entry.slot, entry.cost) {
-        return match make_room(state, entry.slot, entry.cost, now, none_starves) {
-            GrantVerdict::Nothing(again) => no_later_than(again),
+        return match make_room(state, entry.slot, entry.cost, now) {
+            Action::Nothing(again) => no_later_than(again),
             other => other,
         };
     }
@@ -118,9 +134,5 @@ fn fill(state: &SchedulerState, there: Option<ClientSlot>, until: Ns, over: Ns, 
     } else {
         0
     };
-    GrantVerdict::Grant {
-        slot: entry.slot,
-        total: entry.cost.max(ahead),
-        bound: true,
-    }
+    Action::Grant(Grant::bound(entry.slot, entry.cost.max(ahead)))
 }

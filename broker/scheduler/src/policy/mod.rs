@@ -2,14 +2,13 @@
 //! The policies. Each is a file, or a folder with its models.
 
 mod copies;
-mod delay_bound;
 mod fikit;
 mod interface;
+mod minimum_share;
 mod round_robin;
 mod weft;
 
-pub(crate) use delay_bound::{grant_freely, make_room};
-pub(crate) use interface::{GrantVerdict, Observed, Policy, TopUp};
+pub(crate) use interface::{Observed, Policy, PolicyTraits};
 
 use crate::PolicyName;
 

@@ -7,11 +7,13 @@
 
 use weft_protocol::{Ns, PRIORITIES};
 
-use super::{
-    delay_bound::{grant_freely, more_important_runs, none_starves, revocable},
-    interface::GrantVerdict,
+use super::interface::Observed;
+use crate::{
+    action::Action,
+    delay_bound::{grant_freely, more_important_runs, revocable},
+    queue::ClientSlot,
+    state::SchedulerState,
 };
-use crate::{queue::ClientSlot, state::SchedulerState};
 
 /// The turn of each class.
 #[derive(Debug, Default)]
@@ -24,21 +26,21 @@ struct CurrentTurn {
 }
 
 impl RoundRobin {
-    /// Verdict for a class whose background jobs run freely within the delay bound.
-    pub(super) fn next(&mut self, class: usize, state: &SchedulerState, now: Ns) -> GrantVerdict {
+    /// Action for a class whose background jobs run freely within the delay bound.
+    pub(super) fn next(&mut self, class: usize, state: &SchedulerState, now: Ns) -> Action {
         match self.whose(class, state, now) {
-            Ok(slot) => grant_freely(state, slot, now, true, none_starves),
-            Err(verdict) => verdict,
+            Ok(slot) => grant_freely(state, slot, now, true),
+            Err(action) => action,
         }
     }
 
-    /// The client whose turn it is, or the verdict until that is decided.
-    pub(super) fn whose(&mut self, class: usize, state: &SchedulerState, now: Ns) -> Result<ClientSlot, GrantVerdict> {
+    /// The client whose turn it is, or the action until that is decided.
+    pub(super) fn whose(&mut self, class: usize, state: &SchedulerState, now: Ns) -> Result<ClientSlot, Action> {
         let Some(first) = state.queue.first_in_turn(class) else {
-            return Err(GrantVerdict::Nothing(None));
+            return Err(Action::Nothing(None));
         };
         if let Some(silent) = more_important_runs(class, state, now) {
-            return Err(GrantVerdict::Nothing(Some(silent)));
+            return Err(Action::Nothing(Some(silent)));
         }
         let slot = match self.0[class] {
             Some(turn) if now < turn.until && turn.slot != first => {
@@ -47,7 +49,7 @@ impl RoundRobin {
                     // It runs on its credit.
                     Some(client) if now < state.silent_at(client) => {
                         let silent = state.silent_at(client);
-                        return Err(GrantVerdict::Nothing(Some(turn.until.min(silent).max(now + 1))));
+                        return Err(Action::Nothing(Some(turn.until.min(silent).max(now + 1))));
                     }
                     _ => self.begin(class, first, state, now),
                 }
@@ -57,7 +59,7 @@ impl RoundRobin {
                 self.begin(class, first, state, now);
                 // Its unused credit is for the next one.
                 if turn.slot != first && revocable(state, turn.slot) {
-                    return Err(GrantVerdict::Revoke(turn.slot));
+                    return Err(Action::Revoke(turn.slot));
                 }
                 first
             }
@@ -74,7 +76,9 @@ impl RoundRobin {
         slot
     }
 
-    pub(super) fn forget(&mut self, slot: ClientSlot) {
+    /// Forgets the turns of clients that may not continue them.
+    pub(super) fn observe(&mut self, seen: &Observed<'_>) {
+        let Some(slot) = seen.ends_turn() else { return };
         for turn in &mut self.0 {
             if turn.is_some_and(|turn| turn.slot == slot) {
                 *turn = None;

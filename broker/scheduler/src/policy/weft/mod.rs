@@ -71,24 +71,26 @@ mod lateness_account;
 mod models;
 mod room;
 mod running_mean;
+mod starvation;
 mod stretch_model;
+mod windows;
 
-use weft_profiles::predictor::Quality;
-use weft_protocol::{Ns, PRIORITIES, credit::RunAheadWindow, lane::Mode};
+use weft_protocol::{Ns, PRIORITIES, lane::Mode};
 
 use super::{
     copies,
-    delay_bound::{make_room, more_important_runs, unused},
-    interface::{GrantVerdict, Observed, Policy, TopUp},
+    interface::{Observed, Policy, PolicyReport, PolicyTraits, WaitTerms},
+    minimum_share::MinimumShare,
     round_robin::RoundRobin,
 };
 use crate::{
+    action::Action,
     client::{ClientState, KernelAtGate},
-    config::Config,
+    delay_bound::{make_room, more_important_runs, unused},
+    dispatcher::Dispatcher,
     queue::{ClientSlot, QueueEntry},
     state::SchedulerState,
-    stretch_times::StretchTimes,
-    tally::{Lateness, RoleTally},
+    tally::RoleTally,
 };
 use models::{JobModels, Models};
 use room::PolicyView;
@@ -105,6 +107,7 @@ const SHADES: [f64; 4] = [0.1, 0.15, 0.2, 0.25];
 #[derive(Debug, Default)]
 pub(super) struct Weft {
     turns: RoundRobin,
+    share: MinimumShare,
     models: Models,
 }
 
@@ -119,7 +122,88 @@ impl Weft {
 }
 
 impl Policy for Weft {
-    fn next(&mut self, state: &SchedulerState, now: Ns) -> GrantVerdict {
+    fn traits(&self) -> PolicyTraits {
+        PolicyTraits {
+            grants_by_clock: true,
+            tallies_background: true,
+        }
+    }
+
+    fn observe(&mut self, to: &mut Dispatcher<'_>, seen: &Observed<'_>) {
+        self.turns.observe(seen);
+        self.models.observe(to.state(), seen);
+        match *seen {
+            Observed::Attached { slot, .. } => to.set_starves_at(slot, 0),
+            Observed::GapUsed { slot, issued, now } => starvation::gap_used(to, slot, issued, now),
+            Observed::Unprofiled { slot } => self.look_after_charges(to, slot),
+            Observed::ModeChanged { slot, before } => {
+                if before == Mode::Background || is_background(to.state(), slot) {
+                    self.look_after_charges(to, slot);
+                }
+            }
+            Observed::Measured { slot, .. } | Observed::Bounded { slot, .. } => {
+                if is_background(to.state(), slot) {
+                    self.look_after_charges(to, slot);
+                }
+            }
+            Observed::ForegroundIdle { .. } | Observed::WakeUpHint { .. } => self.look_after_open(to),
+            Observed::Decides => {
+                self.look_after_open(to);
+                windows::move_all(&self.models, to);
+            }
+            _ => {}
+        }
+    }
+
+    fn decide(&mut self, to: &mut Dispatcher<'_>) {
+        if to.state().waiting == 0 {
+            if let [slot] = to.state().exposed[..] {
+                self.top_up(to, slot);
+            }
+            return;
+        }
+        let models = &self.models;
+        let served = self.share.serve_by(to, |state, entry, now| {
+            starvation::portion(PolicyView { state, models, now }, entry)
+        });
+        if served {
+            to.carry_out(|state, now| self.next(state, now));
+        }
+    }
+
+    fn terms(&self, state: &SchedulerState, slot: ClientSlot, wait: &KernelAtGate) -> WaitTerms {
+        let job = self.models.job(slot);
+        let long = job.map_or(wait.cost, |job| room::long_estimate(job, wait));
+        let due = starvation::due(state, slot, wait, long);
+        WaitTerms { long, due }
+    }
+
+    /// A foreground launch voids unused credit, so only running work is in the way.
+    fn work_ahead(&self, state: &SchedulerState, at: Ns) -> Ns {
+        self.models.device.remaining(state.outstanding(), at)
+    }
+
+    fn report(&self, slot: ClientSlot, now: Ns) -> PolicyReport {
+        let Some(job) = self.models.job(slot) else {
+            return PolicyReport::default();
+        };
+        PolicyReport {
+            lateness: Some(job.account.sums()),
+            stretch_times: job.account.stretch_times().cloned().map(Box::new),
+            background: Some(RoleTally {
+                at_most: job.times.overcounted(),
+                uncounted: job.times.uncounted(now),
+                ..job.tally
+            }),
+            gaps: job.gaps.quality(),
+            times: job.times.quality(),
+        }
+    }
+}
+
+impl Weft {
+    /// The next action for the clients that wait.
+    fn next(&mut self, state: &SchedulerState, now: Ns) -> Action {
         let situation = PolicyView {
             state,
             models: &self.models,
@@ -136,75 +220,21 @@ impl Policy for Weft {
         };
         match fit.choose(&mut self.turns) {
             Ok(entry) => fit.grant(&entry),
-            Err(verdict) => verdict,
+            Err(action) => action,
         }
     }
 
-    fn forget_turn(&mut self, slot: ClientSlot) {
-        self.turns.forget(slot);
-    }
-
-    fn observe(&mut self, state: &SchedulerState, seen: &Observed<'_>) {
-        self.models.observe(state, seen);
-    }
-
-    fn long_estimate(&self, _: &SchedulerState, slot: ClientSlot, wait: &KernelAtGate) -> Ns {
-        match self.models.job(slot) {
-            Some(job) => room::long_estimate(job, wait),
-            None => wait.cost,
-        }
-    }
-
-    fn due(&self, state: &SchedulerState, slot: ClientSlot, wait: &KernelAtGate, long: Ns) -> Ns {
-        let interval = state.share_interval(long).max(state.config.share_every);
-        let starves_at = self.models.job(slot).map_or(0, |job| job.starves_at);
-        wait.since.saturating_add(interval).max(starves_at)
-    }
-
-    /// A portion pays for one switch there and back: the share of `share_every`.
-    fn due_portion(&self, state: &SchedulerState, entry: &QueueEntry) -> Ns {
-        if entry.long > entry.cost {
-            return entry.cost;
-        }
-        let config = &state.config;
-        let due = (config.share_every as f64 * config.minimum_share) as Ns;
-        let room = state.delay_bound().saturating_sub(state.exposure_before(entry.slot));
-        entry.cost.max(due.saturating_sub(2 * config.switch_cost).min(room))
-    }
-
-    /// A kernel beyond the delay bound goes at the begin of a gap: it keeps the foreground job
-    /// waiting for its time less the gap. If no gap begins for `starving_after`, it goes all the
-    /// same.
-    fn share_waits(&self, state: &SchedulerState, entry: &QueueEntry, now: Ns) -> Option<Ns> {
-        let patience = entry.due.saturating_add(state.config.starving_after);
-        let is_short = entry.long <= state.config.delay_bound;
-        if is_short || now >= patience || self.situation(state, now).begins_gap(entry.long) {
-            return None;
-        }
-        Some(later(state, now).min(patience))
-    }
-
-    fn is_starving(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> bool {
-        self.situation(state, now).is_starving(slot)
-    }
-
-    /// A foreground launch voids unused credit, so only running work is in the way.
-    fn work_ahead(&self, state: &SchedulerState, at: Ns) -> Ns {
-        self.models.device.remaining(state.outstanding(), at)
-    }
-
-    fn grants_by_clock(&self) -> bool {
-        true
-    }
-
-    fn top_up(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> TopUp {
-        let situation = self.situation(state, now);
-        let Some((client, job)) = situation.job(slot).filter(|(_, job)| job.times.is_known()) else {
-            return TopUp::No;
+    /// Grants more to the only background job before it asks.
+    fn top_up(&self, to: &mut Dispatcher<'_>, slot: ClientSlot) {
+        let now = to.now;
+        let situation = self.situation(to.state(), now);
+        let known = situation.job(slot).filter(|(_, job)| job.times.is_known());
+        let Some((client, job)) = known.filter(|_| situation.state.may_top_up(slot)) else {
+            return;
         };
         let used_at = client.progress_at.max(client.granted_at);
-        if now > used_at.saturating_add(state.config.delay_bound) {
-            return TopUp::No;
+        if now > used_at.saturating_add(situation.state.config.delay_bound) {
+            return;
         }
         let (remaining, lead) = (situation.remaining(), situation.lead());
         let due = remaining.saturating_sub(2 * lead);
@@ -217,83 +247,49 @@ impl Policy for Weft {
         let slow = slow(situation, job, 2 * lead);
         let most = most_ahead(situation, client).min(calm.max(slow));
         if due > 0 && most > remaining {
-            return TopUp::At(situation.less_remains(due));
+            let again = situation.less_remains(due);
+            to.wake_at(again);
+            return;
         }
         // The trip must be worth its cost.
-        match most.checked_sub(state.exposure) {
-            Some(more) if more > lead => TopUp::To(client.ledger.usable().saturating_add(more)),
-            _ => TopUp::No,
+        if let Some(more) = most.checked_sub(situation.state.exposure)
+            && more > lead
+        {
+            let total = client.ledger.usable().saturating_add(more);
+            let grant = windows::grant(situation, slot, total);
+            to.grant(&grant);
         }
     }
 
-    fn window(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> Option<(RunAheadWindow, Ns)> {
-        let situation = self.situation(state, now);
-        // Until kernel times are known, the charges are not kernel times.
-        let (client, _) = situation.job(slot).filter(|(_, job)| job.times.is_known())?;
-        let config = &state.config;
-        let others = situation.others(slot);
-        let room = situation.opening().ok()?.saturating_sub(others);
-        let window = RunAheadWindow {
-            safe_until: now.saturating_add(calm(situation).saturating_sub(others)),
-            deadline: now.saturating_add(room).max(1),
-            max_backlog: backlog(config, || situation.laxity()),
-            non_refundable: client.window.map_or(0, |window| window.non_refundable),
+    fn look_after_open(&self, to: &mut Dispatcher<'_>) {
+        let open = self.situation(to.state(), to.now).is_open();
+        to.set_open(open);
+    }
+
+    /// Has a background job's launches timed if their times have no other source, and sends it the
+    /// times to charge for them.
+    fn look_after_charges(&mut self, to: &mut Dispatcher<'_>, slot: ClientSlot) {
+        let background = is_background(to.state(), slot);
+        let unknown = match background {
+            true => to.state().config.delay_bound,
+            false => to.state().config.unknown_cost,
         };
-        let again = (room / 2).clamp(config.open_after / 8, config.open_after * 4).max(1);
-        Some((window, now.saturating_add(again)))
-    }
-
-    fn outlives(&self, state: &SchedulerState, now: Ns) -> u64 {
-        self.situation(state, now).launches_to_come()
-    }
-
-    fn is_open(&self, state: &SchedulerState, now: Ns) -> bool {
-        self.situation(state, now).is_open()
-    }
-
-    fn timing_change(&mut self, slot: ClientSlot, background: bool) -> Option<bool> {
-        let times = &mut self.models.job_mut(slot)?.times;
-        match background {
-            true => times.begins_to_be_timed().then_some(true),
-            false => times.ends_to_be_timed().then_some(false),
-        }
-    }
-
-    fn next_charge(&mut self, state: &SchedulerState, slot: ClientSlot) -> Option<(u64, Ns)> {
-        let unknown = match state.mode(slot)? {
-            Mode::Background => state.config.delay_bound,
-            _ => state.config.unknown_cost,
+        let Some(job) = self.models.job_mut(slot) else { return };
+        let changes = match background {
+            true => job.times.begins_to_be_timed(),
+            false => job.times.ends_to_be_timed(),
         };
-        self.models.job_mut(slot)?.times.next_charge(unknown)
-    }
-
-    fn lateness(&self, slot: ClientSlot) -> Option<Lateness> {
-        Some(self.models.job(slot)?.account.sums())
-    }
-
-    fn stretch_times(&self, slot: ClientSlot) -> Option<&StretchTimes> {
-        self.models.job(slot)?.account.stretch_times()
-    }
-
-    fn tallies_background(&self) -> bool {
-        true
-    }
-
-    fn background_tally(&self, slot: ClientSlot, now: Ns) -> Option<RoleTally> {
-        let job = self.models.job(slot)?;
-        Some(RoleTally {
-            at_most: job.times.overcounted(),
-            uncounted: job.times.uncounted(now),
-            ..job.tally
-        })
-    }
-
-    fn quality(&self, slot: ClientSlot) -> [(Quality, usize); 2] {
-        match self.models.job(slot) {
-            Some(job) => [job.gaps.quality(), job.times.quality()],
-            None => Default::default(),
+        if changes {
+            to.time_launches(slot, background);
+        }
+        while let Some((kernel, charge)) = job.times.next_charge(unknown) {
+            to.charge(slot, kernel, charge);
         }
     }
+}
+
+fn is_background(state: &SchedulerState, slot: ClientSlot) -> bool {
+    state.mode(slot) == Some(Mode::Background)
 }
 
 /// Waiting kernels' times to their ends, against the available room.
@@ -307,8 +303,8 @@ struct GapFit<'a> {
 }
 
 impl GapFit<'_> {
-    /// The entry that goes next, or the verdict if none does.
-    fn choose(&self, turns: &mut RoundRobin) -> Result<QueueEntry, GrantVerdict> {
+    /// The entry that goes next, or the action if none does.
+    fn choose(&self, turns: &mut RoundRobin) -> Result<QueueEntry, Action> {
         let (state, now) = (self.situation.state, self.situation.now);
         let mut again = later(state, now);
         if let Some(entry) = self.starving().filter(|entry| self.fits(entry)) {
@@ -328,7 +324,7 @@ impl GapFit<'_> {
             if let Some(entry) = entry {
                 if self.fits(&entry) {
                     return match self.better_moment(&entry) {
-                        Some(at) => Err(GrantVerdict::Nothing(Some(at))),
+                        Some(at) => Err(Action::Nothing(Some(at))),
                         None => Ok(entry),
                     };
                 }
@@ -345,7 +341,7 @@ impl GapFit<'_> {
                 again = again.min(self.situation.less_remains(self.remaining));
             }
         }
-        Err(GrantVerdict::Nothing(Some(again)))
+        Err(Action::Nothing(Some(again)))
     }
 
     /// The entry of a job that is about to starve. It gets the next gap first. Later it would run
@@ -353,7 +349,10 @@ impl GapFit<'_> {
     fn starving(&self) -> Option<QueueEntry> {
         let state = self.situation.state;
         let (_, slot) = state.queue.first_due()?;
-        state.get(slot)?.queued.filter(|_| self.situation.is_starving(slot))
+        state
+            .get(slot)?
+            .queued
+            .filter(|_| state.is_starving(slot, self.situation.now))
     }
 
     /// The entry of `class` with the longest `long` that fits. The device's owner needs no switch.
@@ -437,10 +436,10 @@ impl GapFit<'_> {
     }
 
     /// Grants a kernel that fits, `lead` before the device runs dry.
-    fn grant(&self, entry: &QueueEntry) -> GrantVerdict {
+    fn grant(&self, entry: &QueueEntry) -> Action {
         let (situation, state, now) = (self.situation, self.situation.state, self.situation.now);
         let Some((client, job)) = situation.job(entry.slot) else {
-            return GrantVerdict::Nothing(None);
+            return Action::Nothing(None);
         };
         let known = job.times.is_known();
         let lead = situation.lead();
@@ -457,7 +456,7 @@ impl GapFit<'_> {
         // The equal's next kernel is on its way.
         let dry_at = situation.models.device.free_at().saturating_add(lead);
         if is_ahead && now < dry_at {
-            return GrantVerdict::Nothing(Some(dry_at));
+            return Action::Nothing(Some(dry_at));
         }
         let runs_ahead = known && state.may_have_window(entry.slot, entry.cost, now);
         // The other jobs' windows do not end when the device runs dry.
@@ -467,19 +466,18 @@ impl GapFit<'_> {
             let again = situation.less_remains(self.remaining - ahead_of);
             // Only the next launch epoch would end unused credit.
             return match unused(state, entry.slot) {
-                Some((slot, at)) if now >= at => GrantVerdict::Revoke(slot),
-                Some((_, at)) => GrantVerdict::Nothing(Some(again.min(at))),
-                None => GrantVerdict::Nothing(Some(again)),
+                Some((slot, at)) if now >= at => Action::Revoke(slot),
+                Some((_, at)) => Action::Nothing(Some(again.min(at))),
+                None => Action::Nothing(Some(again)),
             };
         }
         if !state.admits(entry.slot, entry.cost) {
-            let starving = |slot| situation.is_starving(slot);
-            return make_room(state, entry.slot, entry.cost, now, starving);
+            return make_room(state, entry.slot, entry.cost, now);
         }
         if state.config.switch_cost > 0
             && let Some(silent) = more_important_runs(entry.class, state, now)
         {
-            return GrantVerdict::Nothing(Some(silent));
+            return Action::Nothing(Some(silent));
         }
         let before = state.exposure_before(entry.slot);
         let total = if !known || is_ahead {
@@ -493,30 +491,8 @@ impl GapFit<'_> {
             let most = most_ahead(situation, client).saturating_sub(before);
             lead.max(calm).max(slow).min(most)
         };
-        GrantVerdict::Grant {
-            slot: entry.slot,
-            total: entry.cost.max(total),
-            bound: true,
-        }
+        Action::Grant(windows::grant(situation, entry.slot, entry.cost.max(total)))
     }
-}
-
-/// Background work that may be on the device when the next kernel is launched, ns.
-///
-/// One kernel ahead, and more if the foreground job does not notice it. Otherwise a job with short
-/// kernels cannot keep the device busy. Under MPS the limit is a sixteenth of the laxity. (An
-/// LSTM's training with llama had 0.726 of its own speed without it, and 0.753 with it. A quarter
-/// and an eighth cost others more.)
-///
-/// If the device switches between processes, a context that runs dry gives the device back. Each
-/// way there and back then costs two switches. So there a background job launches further ahead, up
-/// to a quarter of the laxity. (Half of it and all of it gave no more in the lab.)
-fn backlog(config: &Config, laxity: impl FnOnce() -> Ns) -> Ns {
-    let ahead = match config.switch_cost {
-        0 => (laxity() / 16).min(config.delay_bound / 2),
-        _ => (laxity() / 4).min(config.delay_bound),
-    };
-    config.depth.max(ahead)
 }
 
 /// When to look for room again: the longer no event came, the later.

@@ -13,7 +13,7 @@ use super::{
     lateness_account::LatenessAccount,
     stretch_model::StretchModel,
 };
-use crate::{Config, policy::Observed, queue::ClientSlot, state::SchedulerState, tally::RoleTally};
+use crate::{policy::Observed, queue::ClientSlot, state::SchedulerState, tally::RoleTally};
 
 /// Models of one job.
 #[derive(Debug, Clone, Default)]
@@ -30,8 +30,6 @@ pub(super) struct JobModels {
     pub tally: RoleTally,
     /// Predicted spans of a background job's work on the device.
     work: WorkSpans,
-    /// Starvation deadline: its past gaps keep it from starving until then.
-    pub starves_at: Ns,
 }
 
 impl JobModels {
@@ -40,14 +38,6 @@ impl JobModels {
         if let Some(new) = self.times.new_launches(kernel, bound) {
             self.tally.launched_often(kernel, (new.time, new.gpu), new.count, bound);
         }
-    }
-
-    /// Postpones starvation by `starving_after * min(work, delay_bound) / delay_bound`, ns.
-    fn gap_used(&mut self, work: Ns, now: Ns, config: &Config) {
-        let (enough, lasts) = (config.delay_bound, config.starving_after);
-        let most = now.saturating_add(lasts);
-        let lasts = (lasts as f64 * work.min(enough) as f64 / enough.max(1) as f64) as Ns;
-        self.starves_at = self.starves_at.max(now).saturating_add(lasts).min(most);
     }
 }
 
@@ -133,7 +123,7 @@ impl Models {
                     (job.gaps, job.times) = Default::default();
                 }
             }
-            Observed::ModeChanged { slot } => {
+            Observed::ModeChanged { slot, .. } => {
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.interrupted();
                     job.account.interrupted();
@@ -265,11 +255,6 @@ impl Models {
                     job.count_launches(kernel, state.config.delay_bound);
                 }
             }
-            Observed::GapUsed { slot, issued, now } => {
-                if let Some(job) = self.jobs.get_mut(slot) {
-                    job.gap_used(issued, now, &state.config);
-                }
-            }
             Observed::Measured { slot, kernel, time, at } => {
                 let alone = self.foreground_work.without(at, time);
                 let others = self.jobs.iter().enumerate().filter(|(other, _)| *other != slot);
@@ -294,6 +279,7 @@ impl Models {
                 }
             }
             Observed::WokenLate(late) => self.device.wake_took(late),
+            Observed::TurnOver { .. } | Observed::GapUsed { .. } | Observed::Decides => {}
         }
     }
 }

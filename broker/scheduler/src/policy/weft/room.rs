@@ -291,12 +291,6 @@ impl<'a> PolicyView<'a> {
         out.min(self.models.device.remaining(all, self.now))
             .saturating_add(next)
     }
-
-    /// Whether a background job will soon starve without a gap.
-    pub(super) fn is_starving(&self, slot: ClientSlot) -> bool {
-        let soon = self.now.saturating_add(self.state.config.starving_after / 2);
-        self.models.job(slot).is_some_and(|job| soon >= job.starves_at)
-    }
 }
 
 /// High estimate of a waiting kernel, ns; its charge if no time is known.
@@ -320,7 +314,7 @@ mod tests {
     fn only_what_runs_by_the_clock_is_waited_for_by_the_clock() {
         let config = Config::default();
         let coarse = config.delay_bound / 16;
-        let mut state = SchedulerState::new(config);
+        let mut state = SchedulerState::new(config, true);
         let mut models = Models::default();
         let less_remains = |state: &SchedulerState, models: &Models, less: Ns, now: Ns| {
             PolicyView { state, models, now }.less_remains(less)

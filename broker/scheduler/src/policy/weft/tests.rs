@@ -728,17 +728,17 @@ fn background_jobs_launch_further_ahead_by_the_laxity_and_most_where_a_dry_conte
         ..Config::default()
     };
     let (depth, bound) = (mps.depth, mps.delay_bound);
-    assert_eq!(super::backlog(&mps, || 0), depth, "one kernel ahead, no more");
-    assert_eq!(super::backlog(&mps, || 16 * depth), depth);
-    assert_eq!(super::backlog(&mps, || 32 * depth), 2 * depth);
-    assert_eq!(super::backlog(&mps, || 100 * bound), bound / 2);
+    assert_eq!(super::windows::backlog(&mps, || 0), depth, "one kernel ahead, no more");
+    assert_eq!(super::windows::backlog(&mps, || 16 * depth), depth);
+    assert_eq!(super::windows::backlog(&mps, || 32 * depth), 2 * depth);
+    assert_eq!(super::windows::backlog(&mps, || 100 * bound), bound / 2);
     assert_eq!(
-        super::backlog(&sliced, || 0),
+        super::windows::backlog(&sliced, || 0),
         depth,
         "in a gap the next kernel may not wait"
     );
-    assert_eq!(super::backlog(&sliced, || 40 * depth), 10 * depth);
-    assert_eq!(super::backlog(&sliced, || 100 * bound), bound);
+    assert_eq!(super::windows::backlog(&sliced, || 40 * depth), 10 * depth);
+    assert_eq!(super::windows::backlog(&sliced, || 100 * bound), bound);
 }
 
 #[test]
