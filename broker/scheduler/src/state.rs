@@ -396,8 +396,8 @@ impl SchedulerState {
         exposed.fold(0, |sum, client| sum.saturating_add(client.ledger.outstanding()))
     }
 
-    /// Whether one background job takes credit. One that takes none, as a stopped process does, must
-    /// not keep another from running ahead.
+    /// Whether one background job takes credit. One that takes none, as a stopped process does,
+    /// must not keep another from running ahead.
     pub(super) fn has_one_background(&self) -> bool {
         let all = self.order.len() - self.foreground_jobs.len();
         all - self.resting.min(all.saturating_sub(1)) == 1
@@ -489,7 +489,8 @@ impl SchedulerState {
         client.wait.is_some() || client.exposed_at.is_some() && now < self.silent_at(client)
     }
 
-    /// A job that was away, took no credit or is new has no claim to its equals' turns of that time.
+    /// A job that was away, took no credit or is new has no claim to its equals' turns of that
+    /// time.
     pub(super) fn forget_absence(&mut self, slot: ClientSlot, now: Ns) {
         let grace = self.config.idle_grace;
         let is_away = |client: &ClientState| {
