@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use simgpu_device::machine::{self, Device, Gpu};
 use simgpu_device::model::model;
 
-use crate::abi::{Error, Handle, Out, R, Text, export};
+use crate::abi::{Handle, NvmlError, Out, R, Text, export};
 use crate::facts;
 use crate::system::ready;
 
@@ -31,14 +31,14 @@ pub(crate) fn gpus() -> &'static [Gpu] {
 /// The GPU of a handle, its own or an instance's, and the handle's device.
 fn find(handle: Handle) -> R<(&'static Gpu, &'static Device)> {
     ready()?;
-    let from = handle.checked_sub(FIRST).ok_or(Error::INVALID_ARGUMENT)?;
-    let gpu = gpus().get(from / STEP).ok_or(Error::INVALID_ARGUMENT)?;
+    let from = handle.checked_sub(FIRST).ok_or(NvmlError::INVALID_ARGUMENT)?;
+    let gpu = gpus().get(from / STEP).ok_or(NvmlError::INVALID_ARGUMENT)?;
     let device = match from % STEP {
         0 => Some(&gpu.whole),
         within if within % INSTANCE == 0 => gpu.instances.get(within / INSTANCE - 1),
         _ => None,
     };
-    Ok((gpu, device.ok_or(Error::INVALID_ARGUMENT)?))
+    Ok((gpu, device.ok_or(NvmlError::INVALID_ARGUMENT)?))
 }
 
 /// The device of a handle; an error if there is none.
@@ -99,7 +99,7 @@ fn pci(device: &Device) -> PciInfo {
 
 fn by_index(index: u32, device: &Out<Handle>) -> R {
     ready()?;
-    let gpu = gpus().get(index as usize).ok_or(Error::INVALID_ARGUMENT)?;
+    let gpu = gpus().get(index as usize).ok_or(NvmlError::INVALID_ARGUMENT)?;
     device.set(handle_of(&gpu.whole))
 }
 
@@ -112,7 +112,7 @@ fn by_uuid(text: &Text, device: &Out<Handle>) -> R {
     let found = all
         .into_iter()
         .find(|device| device.uuid_text().eq_ignore_ascii_case(&text));
-    device.set(handle_of(found.ok_or(Error::NOT_FOUND)?))
+    device.set(handle_of(found.ok_or(NvmlError::NOT_FOUND)?))
 }
 
 /// `domain:bus:device.function`, in hexadecimal, the function optional.
@@ -123,7 +123,7 @@ fn by_pci(text: &Text, device: &Out<Handle>) -> R {
         .split([':', '.'])
         .map(|part| u32::from_str_radix(part, 16))
         .collect();
-    let numbers = numbers.map_err(|_| Error::INVALID_ARGUMENT)?;
+    let numbers = numbers.map_err(|_| NvmlError::INVALID_ARGUMENT)?;
     let found = gpus().iter().map(|gpu| &gpu.whole).find(|one| {
         let (domain, bus, slot) = one.pci;
         let own = [domain.cast_unsigned(), bus.cast_unsigned(), slot.cast_unsigned()];
@@ -133,11 +133,11 @@ fn by_pci(text: &Text, device: &Out<Handle>) -> R {
             _ => false,
         }
     });
-    device.set(handle_of(found.ok_or(Error::NOT_FOUND)?))
+    device.set(handle_of(found.ok_or(NvmlError::NOT_FOUND)?))
 }
 
 fn clock(kind: u32, clock: &Out<u32>) -> R {
-    clock.set(*model().clocks.get(kind as usize).ok_or(Error::INVALID_ARGUMENT)?)
+    clock.set(*model().clocks.get(kind as usize).ok_or(NvmlError::INVALID_ARGUMENT)?)
 }
 
 export! {
@@ -288,25 +288,25 @@ export! {
     }
 
     fn nvmlDeviceGetMigDeviceHandleByIndex(device: Handle, index: u32, instance: Out<Handle>) {
-        let found = find(device)?.0.instances.get(index as usize).ok_or(Error::NOT_FOUND)?;
+        let found = find(device)?.0.instances.get(index as usize).ok_or(NvmlError::NOT_FOUND)?;
         instance.set(handle_of(found))
     }
 
     fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance: Handle, device: Out<Handle>) {
         let (gpu, found) = find(instance)?;
         if found.instance.is_none() {
-            return Err(Error::INVALID_ARGUMENT);
+            return Err(NvmlError::INVALID_ARGUMENT);
         }
         device.set(handle_of(&gpu.whole))
     }
 
     fn nvmlDeviceGetGpuInstanceId(device: Handle, id: Out<u32>) {
-        let instance = check(device)?.instance.ok_or(Error::NOT_SUPPORTED)?;
+        let instance = check(device)?.instance.ok_or(NvmlError::NOT_SUPPORTED)?;
         id.set(u32::try_from(instance + 1).unwrap_or(0))
     }
 
     fn nvmlDeviceGetComputeInstanceId(device: Handle, id: Out<u32>) {
-        check(device)?.instance.ok_or(Error::NOT_SUPPORTED)?;
+        check(device)?.instance.ok_or(NvmlError::NOT_SUPPORTED)?;
         id.set(0)
     }
 

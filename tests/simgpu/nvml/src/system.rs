@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::abi::{Error, Out, R, export};
+use crate::abi::{NvmlError, Out, R, export};
 use crate::device::gpus;
 use crate::{facts, live};
 
@@ -14,7 +14,7 @@ static USERS: AtomicU32 = AtomicU32::new(0);
 /// Refuses calls before the first initialisation and after the last shutdown.
 pub(crate) fn ready() -> R {
     if USERS.load(Ordering::Acquire) == 0 {
-        Err(Error::UNINITIALIZED)
+        Err(NvmlError::UNINITIALIZED)
     } else {
         Ok(())
     }
@@ -41,7 +41,7 @@ export! {
 
     fn nvmlShutdown() {
         let less = |users: u32| users.checked_sub(1);
-        USERS.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).map_err(|_| Error::UNINITIALIZED)?;
+        USERS.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).map_err(|_| NvmlError::UNINITIALIZED)?;
         Ok(())
     }
 
@@ -67,7 +67,7 @@ export! {
     fn nvmlSystemGetProcessName(pid: u32, name: Out<u8>, room: u32) {
         ready()?;
         let all = gpus().iter().flat_map(|gpu| std::iter::once(&gpu.whole).chain(&gpu.instances));
-        let mut text = all.into_iter().find_map(|device| live::process_name(device, pid)).ok_or(Error::NOT_FOUND)?;
+        let mut text = all.into_iter().find_map(|device| live::process_name(device, pid)).ok_or(NvmlError::NOT_FOUND)?;
         text.truncate((room as usize).saturating_sub(1));
         name.text(room, &text)
     }

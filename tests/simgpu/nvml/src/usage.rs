@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory, use and processes of the device.
 
-use crate::abi::{Error, Handle, Out, R, export};
+use crate::abi::{Handle, NvmlError, Out, R, export};
 use crate::device::{check, workers};
 use crate::live::{self, Process};
 
@@ -50,9 +50,9 @@ pub(crate) struct FieldValue {
 /// Answers a list; with too little room, the size that is needed.
 fn list<T: Copy>(count: &Out<u32>, out: &Out<T>, found: &[T]) -> R {
     let room = count.get()?;
-    count.set(u32::try_from(found.len()).map_err(|_| Error::UNKNOWN)?)?;
+    count.set(u32::try_from(found.len()).map_err(|_| NvmlError::UNKNOWN)?)?;
     if (room as usize) < found.len() {
-        return Err(Error::INSUFFICIENT_SIZE);
+        return Err(NvmlError::INSUFFICIENT_SIZE);
     }
     found
         .iter()
@@ -84,9 +84,9 @@ fn memory(device: Handle) -> R<live::Memory> {
     let whole = check(device)?;
     let mut used = 0;
     for worker in workers(device)? {
-        used += live::memory(worker).ok_or(Error::UNKNOWN)?.used;
+        used += live::memory(worker).ok_or(NvmlError::UNKNOWN)?.used;
     }
-    let total = live::memory(whole).ok_or(Error::UNKNOWN)?.total;
+    let total = live::memory(whole).ok_or(NvmlError::UNKNOWN)?.total;
     Ok(live::Memory { total, used })
 }
 
@@ -154,11 +154,11 @@ export! {
         // Each field has a result of its own.
         check(device)?;
         if values.is_null() {
-            return Err(Error::INVALID_ARGUMENT);
+            return Err(NvmlError::INVALID_ARGUMENT);
         }
         (0..usize::try_from(count).unwrap_or(0)).try_for_each(|at| {
             let mut value = values.get_at(at)?;
-            value.result = Error::NOT_SUPPORTED.0;
+            value.result = NvmlError::NOT_SUPPORTED.0;
             values.set_at(at, value)
         })
     }

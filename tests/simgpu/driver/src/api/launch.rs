@@ -16,7 +16,7 @@ use crate::{state, stream};
 /// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Config {
+struct LaunchConfig {
     grid: [u32; 3],
     block: [u32; 3],
     shared: u32,
@@ -82,7 +82,7 @@ fn attributes(address: usize, count: u32) -> R<Vec<Attribute>> {
         .collect())
 }
 
-fn extended(config: In<Config>, function: Handle, params: In<usize>, extra: In<usize>, default: Handle) -> R {
+fn extended(config: In<LaunchConfig>, function: Handle, params: In<usize>, extra: In<usize>, default: Handle) -> R {
     let config = config.get()?;
     let shape = Shape {
         grid: config.grid,
@@ -155,7 +155,7 @@ export! {
         launch(one.function, shape, given, &[cooperative()], one.stream)
     }
 
-    fn cuLaunchKernelEx | cuLaunchKernelEx_ptsz [default] (config: In<Config>, function: Handle, params: In<usize>, extra: In<usize>) {
+    fn cuLaunchKernelEx | cuLaunchKernelEx_ptsz [default] (config: In<LaunchConfig>, function: Handle, params: In<usize>, extra: In<usize>) {
         extended(config, function, params, extra, default)
     }
 

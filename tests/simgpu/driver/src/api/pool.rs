@@ -4,7 +4,7 @@
 
 use simgpu_device::lock::lock;
 
-use crate::abi::{Access, DevicePtr, Error, Handle, In, Location, Out, R};
+use crate::abi::{AccessDescriptor, DevicePtr, Error, Handle, In, Location, Out, R};
 use crate::context::current;
 use crate::export::export;
 use crate::graph::memory;
@@ -198,7 +198,7 @@ export! {
         set_attribute(pool, attribute_number, value)
     }
 
-    fn cuMemPoolSetAccess(pool: Handle, access: In<Access>, count: usize) {
+    fn cuMemPoolSetAccess(pool: Handle, access: In<AccessDescriptor>, count: usize) {
         state::driver()?;
         POOLS.get(pool)?;
         for wanted in access.list(count)? {

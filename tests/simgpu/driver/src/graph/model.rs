@@ -15,7 +15,7 @@ use simgpu_device::lock::lock;
 use crate::abi::{Error, Handle, R};
 use crate::capture::edge::{Edge, EdgeData};
 use crate::event::Event;
-use crate::graph::allocation::Allocation;
+use crate::graph::allocation::NodeMemory;
 use crate::graph::conditional::{self, Choice, VALUES};
 use crate::graph::user_object;
 use crate::launch::Launch;
@@ -41,7 +41,7 @@ pub(crate) enum Body {
     /// A graph inside this one.
     Child(Arc<Graph>),
     /// Makes memory usable.
-    Alloc(Arc<Allocation>),
+    Alloc(Arc<NodeMemory>),
     /// Gives memory back.
     Free(u64),
     /// Stream writes and waits, with the parameters they were made from.

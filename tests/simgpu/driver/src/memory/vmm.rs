@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::fs::MemfdFlags;
 use simgpu_device::lock::lock;
 
-use crate::abi::{Access, DevicePtr, Error, Handle, In, Location, Out, R};
+use crate::abi::{AccessDescriptor, DevicePtr, Error, Handle, In, Location, Out, R};
 use crate::context::{self, current};
 use crate::export::export;
 use crate::registry::{Kind as HandleKind, Registry};
@@ -269,7 +269,7 @@ export! {
         unmap(state::driver()?, pointer, size as u64)
     }
 
-    fn cuMemSetAccess(pointer: DevicePtr, size: usize, access: In<Access>, count: usize) {
+    fn cuMemSetAccess(pointer: DevicePtr, size: usize, access: In<AccessDescriptor>, count: usize) {
         state::driver()?;
         if zone(pointer) != Zone::Reserved || reservation(pointer).is_none() || size == 0 {
             return Err(Error::INVALID_VALUE);

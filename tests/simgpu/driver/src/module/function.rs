@@ -34,9 +34,9 @@ pub(crate) struct Function {
     pub(crate) name_id: NameId,
     kernel: Kernel,
     /// Set for the kernels that are really executed.
-    pub(crate) executed: Option<kernels::Effect>,
+    pub(crate) executed: Option<kernels::KernelEffect>,
     /// The error that launches of it may fail with, if one is known.
-    pub(crate) fault: Option<fault::Fault>,
+    pub(crate) fault: Option<fault::LaunchFailure>,
     /// The bytes that it touches.
     pub(crate) pattern: kernels::touching::Pattern,
     /// Executing it was seen to take this host long.

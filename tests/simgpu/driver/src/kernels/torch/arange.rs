@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::super::call::{Call, Compute, Fault, Memory, pieces};
+use super::super::call::{Call, Compute, KernelFault, Memory, pieces};
 use super::symbol::Symbol;
 use super::value::{Type, Value, is_too_large};
 
@@ -52,12 +52,12 @@ fn accumulated(of: Type) -> Type {
     }
 }
 
-fn run(of: Type, call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
-    let count = u64::try_from(call.signed(0)?).map_err(|_| Fault::Parameters)?;
+fn run(of: Type, call: &Call<'_>, memory: &dyn Memory) -> Result<(), KernelFault> {
+    let count = u64::try_from(call.signed(0)?).map_err(|_| KernelFault::Parameters)?;
     let (lambda, out, sum) = (call.bytes(1)?, call.unsigned(2)?, accumulated(of));
     // Start, step, and the pointer to the host's half of the lambda.
     if lambda.len() != 2 * sum.size() + 8 {
-        return Err(Fault::Parameters);
+        return Err(KernelFault::Parameters);
     }
     if is_too_large(count, &[of]) {
         return Ok(());
@@ -66,7 +66,7 @@ fn run(of: Type, call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
         lambda
             .get(at..)
             .and_then(|bytes| Value::read(sum, bytes))
-            .ok_or(Fault::Parameters)
+            .ok_or(KernelFault::Parameters)
     };
     let (start, step) = (read(0)?, read(sum.size())?);
     pieces(count, of.size(), |first, items| {

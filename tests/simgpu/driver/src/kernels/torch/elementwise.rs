@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::super::call::{Call, Compute, Fault, Memory, pieces, unsigned};
+use super::super::call::{Call, Compute, KernelFault, Memory, pieces, unsigned};
 use super::functor::{Functor, Op};
 use super::strided::{Lambda, Walk};
 use super::symbol::Symbol;
@@ -68,15 +68,15 @@ struct Tensor {
     of: Type,
 }
 
-fn count(call: &Call<'_>) -> Result<u64, Fault> {
-    u64::try_from(call.signed(0)?).map_err(|_| Fault::Parameters)
+fn count(call: &Call<'_>) -> Result<u64, KernelFault> {
+    u64::try_from(call.signed(0)?).map_err(|_| KernelFault::Parameters)
 }
 
 /// Result and operands, from their addresses and types.
-fn tensors(pointers: &[u8], types: [Type; 4], functor: &Functor) -> Result<Vec<Tensor>, Fault> {
+fn tensors(pointers: &[u8], types: [Type; 4], functor: &Functor) -> Result<Vec<Tensor>, KernelFault> {
     let pointers = pointers.as_chunks::<8>().0;
     if pointers.len() != functor.inputs() + 1 {
-        return Err(Fault::Parameters);
+        return Err(KernelFault::Parameters);
     }
     let tensor = |(at, of): (&[u8; 8], Type)| Tensor {
         at: u64::from_le_bytes(*at),
@@ -85,10 +85,10 @@ fn tensors(pointers: &[u8], types: [Type; 4], functor: &Functor) -> Result<Vec<T
     Ok(pointers.iter().zip(types).map(tensor).collect())
 }
 
-fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
+fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Memory) -> Result<(), KernelFault> {
     let (count, own) = (count(call)?, call.bytes(1)?);
     if own.len() != functor.layout().0 {
-        return Err(Fault::Parameters);
+        return Err(KernelFault::Parameters);
     }
     let mut types = functor.types();
     if family == Family::Cast {
@@ -99,7 +99,7 @@ fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Me
     }
     let tensors = tensors(call.bytes(2)?, types, &functor)?;
     let within = functor.types();
-    let constants = functor.constants(own).ok_or(Fault::Parameters)?;
+    let constants = functor.constants(own).ok_or(KernelFault::Parameters)?;
     let result = tensors[0];
     let size = result.of.size();
     if functor.op == Op::Fill {
@@ -138,22 +138,22 @@ fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Me
     })
 }
 
-fn strided(functor: Functor, cast: bool, call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
+fn strided(functor: Functor, cast: bool, call: &Call<'_>, memory: &dyn Memory) -> Result<(), KernelFault> {
     let (count, inputs) = (count(call)?, functor.inputs());
-    let lambda = Lambda::read(call.bytes(1)?, inputs + 1, functor.layout(), cast).ok_or(Fault::Parameters)?;
+    let lambda = Lambda::read(call.bytes(1)?, inputs + 1, functor.layout(), cast).ok_or(KernelFault::Parameters)?;
     let mut types = functor.types();
     if cast {
         for (of, number) in types.iter_mut().zip(lambda.types) {
-            *of = Type::of_scalar_type(*number).ok_or(Fault::Parameters)?;
+            *of = Type::of_scalar_type(*number).ok_or(KernelFault::Parameters)?;
         }
     }
     let tensors = tensors(lambda.pointers, types, &functor)?;
     let within = functor.types();
-    let constants = functor.constants(lambda.functor).ok_or(Fault::Parameters)?;
+    let constants = functor.constants(lambda.functor).ok_or(KernelFault::Parameters)?;
     if is_too_large(count, &types[..=functor.inputs()]) {
         return Ok(());
     }
-    let walk = Walk::read(lambda.offsets, inputs + 1).ok_or(Fault::Parameters)?;
+    let walk = Walk::read(lambda.offsets, inputs + 1).ok_or(KernelFault::Parameters)?;
     for n in 0..count {
         let offsets = walk.offsets(n);
         let mut operands = [Value::Int(0); 3];
@@ -164,7 +164,7 @@ fn strided(functor: Functor, cast: bool, call: &Call<'_>, memory: &dyn Memory) -
             };
             operands[at - 1] = *load(shifted, within[at], 0, 1, memory)?
                 .first()
-                .ok_or(Fault::Parameters)?;
+                .ok_or(KernelFault::Parameters)?;
         }
         let value = functor.apply(&constants, operands).cast(functor.to);
         let result = tensors[0];
@@ -174,23 +174,23 @@ fn strided(functor: Functor, cast: bool, call: &Call<'_>, memory: &dyn Memory) -
 }
 
 /// The element types in a loader or a storer: `{ScalarType types[n]; uint32_t sizes[n]}`.
-pub(super) fn dynamic(bytes: &[u8], tensors: usize) -> Result<[Type; 3], Fault> {
+pub(super) fn dynamic(bytes: &[u8], tensors: usize) -> Result<[Type; 3], KernelFault> {
     let sizes = tensors.next_multiple_of(4);
     if bytes.len() != sizes + 4 * tensors {
-        return Err(Fault::Parameters);
+        return Err(KernelFault::Parameters);
     }
     let mut types = [Type::U8; 3];
     for (n, of) in types.iter_mut().enumerate().take(tensors) {
-        *of = Type::of_scalar_type(bytes[n]).ok_or(Fault::Parameters)?;
+        *of = Type::of_scalar_type(bytes[n]).ok_or(KernelFault::Parameters)?;
         if unsigned(&bytes[sizes + 4 * n..][..4])? != of.size() as u64 {
-            return Err(Fault::Parameters);
+            return Err(KernelFault::Parameters);
         }
     }
     Ok(types)
 }
 
 /// Elements `first..first + items` of a tensor, as the functor's type sees them.
-fn load(tensor: Tensor, to: Type, first: u64, items: usize, memory: &dyn Memory) -> Result<Vec<Value>, Fault> {
+fn load(tensor: Tensor, to: Type, first: u64, items: usize, memory: &dyn Memory) -> Result<Vec<Value>, KernelFault> {
     let size = tensor.of.size();
     let mut bytes = vec![0; size * items];
     memory.read(tensor.at + first * size as u64, &mut bytes)?;

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use super::super::call::{Call, Compute, Fault, Memory, unsigned};
+use super::super::call::{Call, Compute, KernelFault, Memory, unsigned};
 use super::strided::Walk;
 use super::symbol::Symbol;
 use super::value::{Type, Value, is_too_large};
@@ -194,15 +194,20 @@ fn multiply(a: Value, b: Value) -> Value {
     }
 }
 
-fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
+fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(), KernelFault> {
     let bytes = call.bytes(0)?;
     let head = reduction.head();
     let (inputs_at, outputs_at) = (head + CONFIG, head + CONFIG + ONE);
     let tail_at = (outputs_at + TWO).next_multiple_of(8);
     if bytes.len() != tail_at + TAIL {
-        return Err(Fault::Parameters);
+        return Err(KernelFault::Parameters);
     }
-    let number = |at: usize, size: usize| bytes.get(at..at + size).ok_or(Fault::Parameters).and_then(unsigned);
+    let number = |at: usize, size: usize| {
+        bytes
+            .get(at..at + size)
+            .ok_or(KernelFault::Parameters)
+            .and_then(unsigned)
+    };
     let (element, inputs, outputs) = (number(head, 4)?, number(head + 4, 4)?, number(head + 8, 4)?);
     let (source, result) = (number(tail_at, 8)?, number(tail_at + 8, 8)?);
     let (accumulate, is_final, results) = (
@@ -212,7 +217,7 @@ fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(),
     );
     // A reduction in several launches, or with several results, is not computed.
     if element != reduction.carried() || accumulate != 0 || is_final != 1 || results != 1 {
-        return Err(Fault::Parameters);
+        return Err(KernelFault::Parameters);
     }
     if is_too_large(inputs.saturating_mul(outputs), &[reduction.of]) {
         return write_zeros(
@@ -222,10 +227,10 @@ fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(),
             memory,
         );
     }
-    let each_input = Walk::read(&bytes[inputs_at..outputs_at], 1).ok_or(Fault::Parameters)?;
-    let each_output = Walk::read(&bytes[outputs_at..outputs_at + TWO], 2).ok_or(Fault::Parameters)?;
+    let each_input = Walk::read(&bytes[inputs_at..outputs_at], 1).ok_or(KernelFault::Parameters)?;
+    let each_output = Walk::read(&bytes[outputs_at..outputs_at + TWO], 2).ok_or(KernelFault::Parameters)?;
     let factor = match reduction.op {
-        Op::Mean => Value::read(reduction.within, bytes).ok_or(Fault::Parameters)?,
+        Op::Mean => Value::read(reduction.within, bytes).ok_or(KernelFault::Parameters)?,
         _ => Value::Int(1),
     };
     let mut raw = [0; 8];
@@ -237,11 +242,11 @@ fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(),
             memory.read(source + from + each_input.offsets(input)[0], raw)?;
             values.push(
                 Value::read(reduction.of, raw)
-                    .ok_or(Fault::Parameters)?
+                    .ok_or(KernelFault::Parameters)?
                     .cast(reduction.within),
             );
         }
-        let value = reduction.reduce(&values, factor).ok_or(Fault::Parameters)?;
+        let value = reduction.reduce(&values, factor).ok_or(KernelFault::Parameters)?;
         memory.write(result + to, &value.bytes(reduction.to)[..reduction.to.size()])?;
     }
     Ok(())
@@ -254,11 +259,11 @@ fn write_zeros(
     each_output: &[u8],
     (outputs, result): (u64, u64),
     memory: &dyn Memory,
-) -> Result<(), Fault> {
+) -> Result<(), KernelFault> {
     if reduction.to.is_float() || is_too_large(outputs, &[reduction.to]) {
         return Ok(());
     }
-    let each_output = Walk::read(each_output, 2).ok_or(Fault::Parameters)?;
+    let each_output = Walk::read(each_output, 2).ok_or(KernelFault::Parameters)?;
     for output in 0..outputs {
         let [to, ..] = each_output.offsets(output);
         memory.write(result + to, &[0; 8][..reduction.to.size()])?;
