@@ -33,7 +33,7 @@ impl NameId {
 
 /// A kernel launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Launch {
+pub struct KernelLaunch {
     /// The kernel.
     pub name: NameId,
     /// Blocks, in three dimensions.
@@ -53,7 +53,7 @@ pub struct Launch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// A kernel.
-    Kernel(Launch),
+    Kernel(KernelLaunch),
     /// A copy. The device takes only its time; [`Effects::ended`] moves the bytes.
     Copy {
         /// Direction.

@@ -80,14 +80,14 @@ fn second(device: Handle, count: &Out<u32>, out: &Out<ProcessV2>) -> R {
 }
 
 /// Memory of a divided GPU: used by all its instances, and its whole size.
-fn memory(device: Handle) -> R<live::Memory> {
+fn memory(device: Handle) -> R<live::MemoryUse> {
     let whole = check(device)?;
     let mut used = 0;
     for worker in workers(device)? {
         used += live::memory(worker).ok_or(NvmlError::UNKNOWN)?.used;
     }
     let total = live::memory(whole).ok_or(NvmlError::UNKNOWN)?.total;
-    Ok(live::Memory { total, used })
+    Ok(live::MemoryUse { total, used })
 }
 
 fn none(device: Handle, count: &Out<u32>) -> R {

@@ -16,7 +16,7 @@ use crate::shared::lane::{ANY, SUBMISSIONS};
 use crate::shared::mapping::Mapping;
 use crate::shared::record::{Record, WORDS};
 use crate::wire;
-use crate::{Config, Extra, Launch, Link, LinkError, NoEffects, Op, Options, Seq, Status};
+use crate::{Config, Extra, KernelLaunch, Link, LinkError, NoEffects, Op, Options, Seq, Status};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -79,9 +79,9 @@ impl Running {
 }
 
 fn kernel(ns: u64) -> Op {
-    Op::Kernel(Launch {
+    Op::Kernel(KernelLaunch {
         duration: Some(ns),
-        ..Launch::default()
+        ..KernelLaunch::default()
     })
 }
 

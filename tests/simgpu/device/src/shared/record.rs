@@ -4,7 +4,7 @@
 //! A record is ten words, of which a kind uses some. Words without sense are [`Malformed`].
 #![forbid(unsafe_code)]
 
-use crate::op::{Advice, Ctx, Direction, Extra, Launch, NameId, Op, Seq, Stream, Touch};
+use crate::op::{Advice, Ctx, Direction, Extra, KernelLaunch, NameId, Op, Seq, Stream, Touch};
 
 /// Words of a record.
 pub(crate) const WORDS: usize = 10;
@@ -197,7 +197,7 @@ impl Record {
         let stream = Stream(high(first));
         let ctx = Ctx(high(first));
         let op = match first & 0xff {
-            KERNEL => Op::Kernel(Launch {
+            KERNEL => Op::Kernel(KernelLaunch {
                 name: NameId(low(words[4])),
                 grid: [low(words[5]), high(words[5]), low(words[6])],
                 block: [high(words[6]), low(words[7]), high(words[7])],
@@ -308,7 +308,7 @@ mod tests {
             any::<Option<u64>>(),
             any::<bool>(),
         )
-            .prop_map(|((name, grid, block, shared), duration, held)| Launch {
+            .prop_map(|((name, grid, block, shared), duration, held)| KernelLaunch {
                 name: NameId(name),
                 grid,
                 block,

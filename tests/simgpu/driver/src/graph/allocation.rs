@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::abi::{Error, R};
 use crate::context::Context;
 use crate::memory::{self, owned};
-use crate::space::table::Kind;
+use crate::space::table::AllocationKind;
 use crate::state;
 
 /// Bytes of `CUDA_MEM_ALLOC_NODE_PARAMS` before its own fields: `CUmemPoolProps`, kept as it came.
@@ -45,7 +45,7 @@ impl NodeMemory {
             return Err(Error::INVALID_VALUE);
         }
         let bytes = params.bytes as u64;
-        params.address = memory::take(state::driver()?, context, bytes, Kind::Device)?;
+        params.address = memory::take(state::driver()?, context, bytes, AllocationKind::Device)?;
         owned::add(context.device(), params.address, bytes);
         Ok(Arc::new(NodeMemory { params }))
     }

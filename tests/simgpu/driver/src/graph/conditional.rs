@@ -11,7 +11,7 @@
 use std::sync::OnceLock;
 
 use crate::abi::{Error, R};
-use crate::registry::{Kind as HandleKind, Registry};
+use crate::registry::{HandleKind, Registry};
 
 /// The values that conditional nodes look at.
 pub(crate) static VALUES: Registry<Value> = Registry::new(HandleKind::Conditional);

@@ -19,14 +19,14 @@ use crate::graph::allocation::NodeMemory;
 use crate::graph::conditional::{self, Choice, VALUES};
 use crate::graph::user_object;
 use crate::launch::Launch;
-use crate::registry::{Kind, Registry};
+use crate::registry::{HandleKind, Registry};
 use crate::stream::memop::MemOp;
 use crate::work::Work;
 
 /// Every graph of the process, those inside child and conditional nodes included.
-pub(crate) static GRAPHS: Registry<Graph> = Registry::new(Kind::Graph);
+pub(crate) static GRAPHS: Registry<Graph> = Registry::new(HandleKind::Graph);
 /// Every node of every graph.
-pub(crate) static NODES: Registry<Node> = Registry::new(Kind::Node);
+pub(crate) static NODES: Registry<Node> = Registry::new(HandleKind::Node);
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 /// The action of one node.
@@ -197,11 +197,11 @@ impl Node {
 pub(crate) struct Graph {
     pub(crate) handle: Handle,
     pub(crate) id: u32,
-    inner: Mutex<Inner>,
+    inner: Mutex<GraphState>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct GraphState {
     nodes: Vec<Arc<Node>>,
     numbers: u32,
     users: user_object::References,
@@ -249,7 +249,7 @@ impl Graph {
 
     fn insert(
         &self,
-        inner: &mut Inner,
+        inner: &mut GraphState,
         body: Body,
         after: Vec<Edge>,
         origin: Handle,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use simgpu_device::{Launch as DeviceLaunch, Times};
+use simgpu_device::{KernelLaunch, Times};
 
 use crate::abi::Error;
 use crate::context::Context;
@@ -62,7 +62,7 @@ fn missed(name: &str, fault: KernelFault) {
 pub(super) fn effect(
     function: &Function,
     params: &Params,
-    launch: &mut DeviceLaunch,
+    launch: &mut KernelLaunch,
     context: &Arc<Context>,
 ) -> Option<Effect> {
     if let Some(error) = function.fault.as_ref().and_then(LaunchFailure::now) {

@@ -16,7 +16,7 @@ use crate::capture::rules;
 use crate::device::support::{Support, support};
 use crate::export::export;
 use crate::space::LEDGER_PAGE_BYTES as PAGE;
-use crate::space::table::{Kind, find};
+use crate::space::table::{AllocationKind, find};
 use crate::state;
 use crate::{device, stream};
 
@@ -91,7 +91,7 @@ fn common<T: PartialEq>(part: &Part, of: impl Fn(&PageAdvice) -> T, differ: T) -
 
 fn managed(pointer: DevicePtr, size: usize) -> R<Part> {
     let found = find(pointer)
-        .filter(|found| found.kind == Kind::Managed)
+        .filter(|found| found.kind == AllocationKind::Managed)
         .ok_or(Error::INVALID_VALUE)?;
     if size == 0 || pointer + size as u64 > found.start + found.room {
         return Err(Error::INVALID_VALUE);

@@ -29,7 +29,7 @@ use crate::device::support::{Support, support};
 use crate::kernels::Call;
 use crate::kernels::touching::{self, Access, Operands, Pattern, Touching, Used};
 use crate::memory::managed;
-use crate::space::table::{Allocation, Kind, find, insert};
+use crate::space::table::{Allocation, AllocationKind, find, insert};
 use crate::space::{GRANULE, LEDGER_PAGE_BYTES as PAGE, Zone, space, zone};
 use crate::state::Driver;
 
@@ -59,7 +59,7 @@ pub(super) fn take(driver: &Driver, context: &Context, size: u64) -> R<u64> {
         space()?.give_device(at, addresses);
         return Err(error);
     }
-    insert(context.owner(), at, size, room, Kind::Managed);
+    insert(context.owner(), at, size, room, AllocationKind::Managed);
     COUNT.fetch_add(1, Ordering::Relaxed);
     Ok(at)
 }
@@ -87,7 +87,7 @@ fn within(address: u64) -> Option<u64> {
     if zone(address) != Zone::Device {
         return None;
     }
-    let found = find(address).filter(|found| found.kind == Kind::Managed)?;
+    let found = find(address).filter(|found| found.kind == AllocationKind::Managed)?;
     Some((found.start + found.size).saturating_sub(address))
 }
 

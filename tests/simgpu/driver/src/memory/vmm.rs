@@ -17,8 +17,8 @@ use simgpu_device::lock::lock;
 use crate::abi::{AccessDescriptor, DevicePtr, Error, Handle, In, Location, Out, R};
 use crate::context::{self, current};
 use crate::export::export;
-use crate::registry::{Kind as HandleKind, Registry};
-use crate::space::table::{Kind, Owner, find, insert, remove};
+use crate::registry::{HandleKind, Registry};
+use crate::space::table::{AllocationKind, Owner, find, insert, remove};
 use crate::space::{GRANULE, Zone, moved, space, zone};
 use crate::state::{self, Driver};
 use crate::stream::synchronize_context;
@@ -29,7 +29,7 @@ static ALLOCATIONS: Registry<Physical> = Registry::new(HandleKind::Allocation);
 /// Reserved ranges.
 static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 /// Mappings by address.
-static MAPPED: Mutex<BTreeMap<u64, Mapping>> = Mutex::new(BTreeMap::new());
+static MAPPED: Mutex<BTreeMap<u64, MappedRange>> = Mutex::new(BTreeMap::new());
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const FILE_DESCRIPTOR: u32 = 1;
@@ -62,7 +62,7 @@ struct Physical {
     counted: bool,
 }
 
-struct Mapping {
+struct MappedRange {
     size: u64,
     handle: Handle,
 }
@@ -165,8 +165,8 @@ fn map(at: u64, size: u64, offset: u64, handle: Handle) -> R {
         Backing::Own(file) => space()?.map(at, size, file.as_fd(), 0)?,
     }
     physical.uses.fetch_add(1, Ordering::AcqRel);
-    lock(&MAPPED).insert(at, Mapping { size, handle });
-    let kind = Kind::Mapped {
+    lock(&MAPPED).insert(at, MappedRange { size, handle });
+    let kind = AllocationKind::Mapped {
         handle_types: physical.properties.handle_types,
         host: physical.properties.is_host(),
     };
@@ -187,7 +187,7 @@ fn unmap(driver: &Driver, at: u64, size: u64) -> R {
         synchronize_context(driver, &context)?;
     }
     let end = at.checked_add(size).ok_or(Error::INVALID_VALUE)?;
-    let gone: Vec<(u64, Mapping)> = {
+    let gone: Vec<(u64, MappedRange)> = {
         let mut mapped = lock(&MAPPED);
         let starts: Vec<u64> = mapped.range(at..end).map(|(start, _)| *start).collect();
         starts

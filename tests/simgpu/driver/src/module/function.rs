@@ -13,14 +13,14 @@ use crate::abi::{Error, Handle, R};
 use crate::device::attributes as limits;
 use crate::kernels;
 use crate::module::fault;
-use crate::registry::{Kind, Registry};
+use crate::registry::{HandleKind, Registry};
 use crate::state::Driver;
 
 /// Every function of the process.
-pub(crate) static FUNCTIONS: Registry<Function> = Registry::new(Kind::Function);
+pub(crate) static FUNCTIONS: Registry<Function> = Registry::new(HandleKind::Function);
 
 /// Every kernel of the process.
-pub(crate) static KERNELS: Registry<LibraryKernel> = Registry::new(Kind::Kernel);
+pub(crate) static KERNELS: Registry<LibraryKernel> = Registry::new(HandleKind::Kernel);
 
 /// Assumed registers of a kernel if its image does not give them.
 const REGISTERS: u32 = 32;

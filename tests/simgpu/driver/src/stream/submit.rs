@@ -13,7 +13,7 @@ use crate::abi::R;
 use crate::effect::Effect;
 use crate::space::{moved, table};
 use crate::state::Driver;
-use crate::stream::{Kind, Stream};
+use crate::stream::{Stream, StreamKind};
 
 /// How many operations a stream has outstanding, roughly.
 ///
@@ -80,13 +80,13 @@ impl Stream {
             _ => {}
         }
         self.depth.make_room(driver)?;
-        if self.kind == Kind::NonBlocking {
+        if self.kind == StreamKind::NonBlocking {
             let _one = lock(&self.submitting);
             return self.put(driver, op, effect, graph, touches);
         }
         let mut order = lock(&self.context.order);
         let waits = match self.kind {
-            Kind::Legacy => order.waits_of_legacy(&self.context.orphans),
+            StreamKind::Legacy => order.waits_of_legacy(&self.context.orphans),
             _ => order.waits_of(&self.tail).into_iter().collect(),
         };
         for seq in waits {
@@ -95,7 +95,7 @@ impl Stream {
             }
         }
         let seq = self.put(driver, op, effect, graph, touches)?;
-        if self.kind == Kind::Legacy {
+        if self.kind == StreamKind::Legacy {
             order.passed(seq);
         }
         Ok(seq)

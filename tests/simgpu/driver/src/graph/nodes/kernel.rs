@@ -9,7 +9,7 @@ use crate::export::export;
 use crate::graph::add::{added, edges};
 use crate::graph::model::{Body, NODES, Node, kind};
 use crate::graph::nodes::{change, change_in};
-use crate::launch::{Attribute, Given, Launch, Shape};
+use crate::launch::{Attribute, GivenParams, Launch, Shape};
 use crate::module::function;
 use crate::work::Work;
 
@@ -43,7 +43,7 @@ impl Params {
             block: self.block,
             shared: self.shared,
         };
-        let given = Given::new(In::from_address(self.each), In::from_address(self.extra))?;
+        let given = GivenParams::new(In::from_address(self.each), In::from_address(self.extra))?;
         Ok(Body::Work(Work::Kernel(Arc::new(Launch::new(
             function, shape, given, attributes,
         )?))))
