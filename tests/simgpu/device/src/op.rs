@@ -20,7 +20,7 @@ pub struct Ctx(pub u32);
 
 /// A stream of this link's process, unique over its contexts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Stream(pub u32);
+pub struct LinkStream(pub u32);
 
 /// An interned name, see [`crate::Link::name`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -108,7 +108,7 @@ pub enum Advice {
 
 /// Managed memory that an operation uses, by the client's addresses. Unmanaged parts are skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Touch {
+pub struct TouchedAddresses {
     /// The first address.
     pub start: u64,
     /// Size, bytes.

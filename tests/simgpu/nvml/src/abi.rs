@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The C boundary.
 //!
-//! Pointers arrive wrapped in [`Out`] and [`Text`], made only by the C ABI. By contract they are
-//! null or valid, and only this file follows them.
+//! Pointers arrive wrapped in [`Destination`] and [`ClientString`], made only by the C ABI. By
+//! contract they are null or valid, and only this file follows them.
 
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,9 +29,9 @@ pub(crate) type Handle = usize;
 /// Destination of a result.
 #[repr(transparent)]
 #[derive(Debug)]
-pub(crate) struct Out<T>(*mut T);
+pub(crate) struct Destination<T>(*mut T);
 
-impl<T: Copy> Out<T> {
+impl<T: Copy> Destination<T> {
     pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()
     }
@@ -66,7 +66,7 @@ impl<T: Copy> Out<T> {
     }
 }
 
-impl Out<u8> {
+impl Destination<u8> {
     /// Writes text with its closing zero into a buffer of `room` bytes.
     pub(crate) fn text(&self, room: u32, text: &str) -> R {
         if text.len() >= room as usize {
@@ -82,9 +82,9 @@ impl Out<u8> {
 /// A string of the client.
 #[repr(transparent)]
 #[derive(Debug)]
-pub(crate) struct Text(*const c_char);
+pub(crate) struct ClientString(*const c_char);
 
-impl Text {
+impl ClientString {
     pub(crate) fn get(&self) -> R<String> {
         if self.0.is_null() {
             return Err(NvmlError::INVALID_ARGUMENT);

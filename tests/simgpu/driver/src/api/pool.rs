@@ -16,7 +16,7 @@ use crate::{device, stream};
 /// `CUmemPoolProps`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Properties {
+pub(crate) struct PoolProperties {
     kind: u32,
     handle_types: u32,
     location: Location,
@@ -160,7 +160,7 @@ export! {
         Ok(())
     }
 
-    fn cuMemPoolCreate(pool: Out<Handle>, properties: In<Properties>) {
+    fn cuMemPoolCreate(pool: Out<Handle>, properties: In<PoolProperties>) {
         state::driver()?;
         let asked = properties.get()?;
         if asked.kind != 1 || pool.is_null() {

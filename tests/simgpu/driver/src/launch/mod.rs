@@ -13,7 +13,7 @@ mod params;
 use std::sync::Arc;
 
 use simgpu_device::model::model;
-use simgpu_device::{KernelLaunch, Op, Seq, Touch};
+use simgpu_device::{KernelLaunch, Op, Seq, TouchedAddresses};
 
 use crate::abi::{Error, R};
 use crate::context::current;
@@ -114,7 +114,7 @@ pub(crate) fn check_attributes(function: &Function, shape: &Shape, attributes: &
 }
 
 /// The managed memory that a launch touches.
-fn touches(function: &Function, params: &Params, shape: Shape) -> Vec<Touch> {
+fn touches(function: &Function, params: &Params, shape: Shape) -> Vec<TouchedAddresses> {
     let call = Call {
         buffer: &params.buffer,
         params: function.params(),

@@ -37,7 +37,7 @@ const FILE_DESCRIPTOR: u32 = 1;
 /// `CUmemAllocationProp`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Properties {
+pub(crate) struct AllocationProperties {
     kind: u32,
     handle_types: u32,
     location: Location,
@@ -54,7 +54,7 @@ enum Backing {
 
 struct Physical {
     size: u64,
-    properties: Properties,
+    properties: AllocationProperties,
     backing: Backing,
     /// Handles the client holds, and mappings.
     uses: AtomicU32,
@@ -74,7 +74,7 @@ pub(crate) fn reservation(address: u64) -> Option<(u64, u64)> {
     (address - start < *size).then_some((*start, *size))
 }
 
-impl Properties {
+impl AllocationProperties {
     fn is_host(&self) -> bool {
         // CU_MEM_LOCATION_TYPE_HOST, HOST_NUMA, HOST_NUMA_CURRENT.
         (2..=4).contains(&self.location.kind)
@@ -96,7 +96,7 @@ impl Properties {
     }
 }
 
-fn create(driver: &Driver, size: u64, properties: Properties) -> R<Handle> {
+fn create(driver: &Driver, size: u64, properties: AllocationProperties) -> R<Handle> {
     let device = properties.device();
     driver.timeline.reserve(device, size)?;
     let backing = || -> R<Backing> {
@@ -208,7 +208,7 @@ fn unmap(driver: &Driver, at: u64, size: u64) -> R {
 }
 
 export! {
-    fn cuMemGetAllocationGranularity(granularity: Out<usize>, properties: In<Properties>, option: u32) {
+    fn cuMemGetAllocationGranularity(granularity: Out<usize>, properties: In<AllocationProperties>, option: u32) {
         let _ = option;
         state::driver()?;
         properties.get()?;
@@ -243,7 +243,7 @@ export! {
         Ok(())
     }
 
-    fn cuMemCreate(handle: Out<Handle>, size: usize, properties: In<Properties>, flags: u64) {
+    fn cuMemCreate(handle: Out<Handle>, size: usize, properties: In<AllocationProperties>, flags: u64) {
         let driver = state::driver()?;
         let properties = properties.get()?;
         properties.check()?;
@@ -294,7 +294,7 @@ export! {
         flags.set(3)
     }
 
-    fn cuMemGetAllocationPropertiesFromHandle(properties: Out<Properties>, handle: Handle) {
+    fn cuMemGetAllocationPropertiesFromHandle(properties: Out<AllocationProperties>, handle: Handle) {
         state::driver()?;
         properties.set(ALLOCATIONS.get(handle)?.properties)
     }
@@ -326,7 +326,7 @@ export! {
         }
         let id = current::any().map_or(0, |context| context.ordinal());
         let location = Location { kind: Location::DEVICE, id };
-        let properties = Properties { kind: 1, handle_types: FILE_DESCRIPTOR, location, metadata: 0, flags: [0; 8] };
+        let properties = AllocationProperties { kind: 1, handle_types: FILE_DESCRIPTOR, location, metadata: 0, flags: [0; 8] };
         // The exporter took the memory from the device; it is not counted twice.
         let imported = Physical { size, properties, backing: Backing::Own(file), uses: AtomicU32::new(1), counted: false };
         out.set(ALLOCATIONS.add(imported))

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use simgpu_device::lock::lock;
-use simgpu_device::{Seq, Stream as LinkStream};
+use simgpu_device::{LinkStream, Seq};
 
 use crate::abi::{Error, Handle, R};
 use crate::capture::{CaptureSlot, rules};

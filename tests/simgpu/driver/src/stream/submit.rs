@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use simgpu_device::lock::lock;
-use simgpu_device::{Direction, Op, Seq, Touch};
+use simgpu_device::{Direction, Op, Seq, TouchedAddresses};
 
 use crate::abi::R;
 use crate::effect::Effect;
@@ -72,7 +72,7 @@ impl Stream {
         op: Op,
         effect: Option<Effect>,
         graph: u64,
-        touches: &[Touch],
+        touches: &[TouchedAddresses],
     ) -> R<Seq> {
         match op {
             Op::Copy { direction, .. } => moved::used(direction != Direction::DeviceToDevice),
@@ -101,14 +101,15 @@ impl Stream {
         Ok(seq)
     }
 
-    fn put(&self, driver: &Driver, op: Op, effect: Option<Effect>, graph: u64, touches: &[Touch]) -> R<Seq> {
-        let own: Vec<Touch>;
+    fn put(&self, driver: &Driver, op: Op, effect: Option<Effect>, graph: u64, touches: &[TouchedAddresses]) -> R<Seq> {
+        let own: Vec<TouchedAddresses>;
         let touches = match touches.is_empty() || driver.devices.len() == 1 {
             true => touches,
             // This ledger does not know memory that is in another device's ledger.
             false => {
                 let device = self.context.device();
-                let here = |touch: &&Touch| table::find(touch.start).is_some_and(|found| found.device == device);
+                let here =
+                    |touch: &&TouchedAddresses| table::find(touch.start).is_some_and(|found| found.device == device);
                 own = touches.iter().filter(here).copied().collect();
                 &own
             }

@@ -26,7 +26,7 @@ const UNION: usize = 16;
 
 /// The client's `CUgraphNodeParams`.
 #[derive(Debug, Clone, Copy)]
-struct Params(Out<u32>);
+struct NodeParams(Out<u32>);
 
 /// `CUDA_MEMCPY_NODE_PARAMS`.
 #[repr(C)]
@@ -49,7 +49,7 @@ struct ConditionalParams {
     context: Handle,
 }
 
-impl Params {
+impl NodeParams {
     fn kind(self) -> R<u32> {
         self.0.get()
     }
@@ -131,7 +131,7 @@ impl Params {
 
 export! {
     fn cuGraphAddNode(node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize, params: Out<u32>) {
-        added(node, graph, &edges(after, In::null(), count)?, || Params(params).make())
+        added(node, graph, &edges(after, In::null(), count)?, || NodeParams(params).make())
     }
 
     fn cuGraphAddNode_v2(
@@ -142,18 +142,18 @@ export! {
         count: usize,
         params: Out<u32>,
     ) {
-        added(node, graph, &edges(after, data, count)?, || Params(params).make())
+        added(node, graph, &edges(after, data, count)?, || NodeParams(params).make())
     }
 
     fn cuGraphNodeSetParams(node: Handle, params: Out<u32>) {
-        change(node, Params(params).kind()?, |old| Params(params).renew(old))
+        change(node, NodeParams(params).kind()?, |old| NodeParams(params).renew(old))
     }
 
     fn cuGraphExecNodeSetParams(exec: Handle, node: Handle, params: Out<u32>) {
-        change_in(exec, node, Params(params).kind()?, |old| Params(params).renew(old))
+        change_in(exec, node, NodeParams(params).kind()?, |old| NodeParams(params).renew(old))
     }
 
     fn cuGraphNodeGetParams(node: Handle, params: Out<u32>) {
-        Params(params).show(&*NODES.get(node)?)
+        NodeParams(params).show(&*NODES.get(node)?)
     }
 }

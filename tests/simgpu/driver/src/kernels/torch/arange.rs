@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::super::call::{Call, Compute, KernelFault, Memory, pieces};
 use super::symbol::Symbol;
-use super::value::{Type, Value, is_too_large};
+use super::value::{Scalar, Type, is_too_large};
 
 /// The types in the order of the dispatch: lambda `UlvE_`, `UlvE0_`, `UlvE1_` and so on.
 const TYPES: [Type; 9] = [
@@ -65,17 +65,17 @@ fn run(of: Type, call: &Call<'_>, memory: &dyn Memory) -> Result<(), KernelFault
     let read = |at: usize| {
         lambda
             .get(at..)
-            .and_then(|bytes| Value::read(sum, bytes))
+            .and_then(|bytes| Scalar::read(sum, bytes))
             .ok_or(KernelFault::Parameters)
     };
     let (start, step) = (read(0)?, read(sum.size())?);
     pieces(count, of.size(), |first, items| {
         let element = |n: u64| match (start, step) {
-            (Value::Int(start), Value::Int(step)) => Value::Int(start + step * i128::from(n)),
+            (Scalar::Int(start), Scalar::Int(step)) => Scalar::Int(start + step * i128::from(n)),
             #[expect(clippy::cast_precision_loss, reason = "the kernel computes in floats")]
             (start, step) => {
-                let inc = Value::Float(step.float() * n as f64).cast(sum);
-                Value::Float(start.float() + inc.float()).cast(sum)
+                let inc = Scalar::Float(step.float() * n as f64).cast(sum);
+                Scalar::Float(start.float() + inc.float()).cast(sum)
             }
         };
         let bytes: Vec<u8> = (first..first + items as u64)

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::super::call::{Call, Compute, KernelFault, Memory, unsigned};
 use super::symbol::Symbol;
-use super::value::{Type, Value, is_too_large};
+use super::value::{Scalar, Type, is_too_large};
 
 pub(super) fn find(name: &str) -> Option<Arc<Compute>> {
     let symbol = Symbol(name);
@@ -50,7 +50,7 @@ fn not_zero(of: Type, call: &Call<'_>, memory: &dyn Memory) -> Result<u64, Kerne
     }
     let mut bytes = vec![0; usize::try_from(count).map_err(|_| KernelFault::Parameters)? * of.size()];
     memory.read(items, &mut bytes)?;
-    let values = bytes.chunks(of.size()).filter_map(|item| Value::read(of, item));
+    let values = bytes.chunks(of.size()).filter_map(|item| Scalar::read(of, item));
     Ok(values.filter(|value| value.is_true()).count() as u64)
 }
 

@@ -10,10 +10,10 @@
 use std::sync::Arc;
 
 use super::super::call::{Call, Compute, KernelFault, Memory, pieces, unsigned};
-use super::functor::{Functor, Op};
+use super::functor::{Functor, FunctorOp};
 use super::strided::{Lambda, Walk};
 use super::symbol::Symbol;
-use super::value::{Type, Value, is_too_large};
+use super::value::{Scalar, Type, is_too_large};
 
 /// How tensors are walked, and how operands come out of memory and the result goes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,16 +102,16 @@ fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Me
     let constants = functor.constants(own).ok_or(KernelFault::Parameters)?;
     let result = tensors[0];
     let size = result.of.size();
-    if functor.op == Op::Fill {
+    if functor.op == FunctorOp::Fill {
         let value = functor
-            .apply(&constants, [Value::Int(0); 3])
+            .apply(&constants, [Scalar::Int(0); 3])
             .cast(functor.to)
             .bytes(result.of);
         return pieces(count, size, |first, items| {
             memory.write(result.at + first * size as u64, &value[..size].repeat(items))
         });
     }
-    if functor.op == Op::Copy && result.of == tensors[1].of {
+    if functor.op == FunctorOp::Copy && result.of == tensors[1].of {
         return pieces(count, size, |first, items| {
             let mut bytes = vec![0; size * items];
             memory.read(tensors[1].at + first * size as u64, &mut bytes)?;
@@ -122,13 +122,13 @@ fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Me
         return Ok(());
     }
     pieces(count, 8, |first, items| {
-        let mut columns: [Vec<Value>; 3] = Default::default();
+        let mut columns: [Vec<Scalar>; 3] = Default::default();
         for (n, column) in columns.iter_mut().enumerate().take(functor.inputs()) {
             *column = load(tensors[n + 1], within[n + 1], first, items, memory)?;
         }
         let mut out = Vec::with_capacity(size * items);
         for item in 0..items {
-            let operand = |n: usize| columns[n].get(item).copied().unwrap_or(Value::Int(0));
+            let operand = |n: usize| columns[n].get(item).copied().unwrap_or(Scalar::Int(0));
             let value = functor
                 .apply(&constants, [operand(0), operand(1), operand(2)])
                 .cast(functor.to);
@@ -156,7 +156,7 @@ fn strided(functor: Functor, cast: bool, call: &Call<'_>, memory: &dyn Memory) -
     let walk = Walk::read(lambda.offsets, inputs + 1).ok_or(KernelFault::Parameters)?;
     for n in 0..count {
         let offsets = walk.offsets(n);
-        let mut operands = [Value::Int(0); 3];
+        let mut operands = [Scalar::Int(0); 3];
         for (at, tensor) in tensors.iter().enumerate().skip(1) {
             let shifted = Tensor {
                 at: tensor.at + offsets[at],
@@ -190,11 +190,11 @@ pub(super) fn dynamic(bytes: &[u8], tensors: usize) -> Result<[Type; 3], KernelF
 }
 
 /// Elements `first..first + items` of a tensor, as the functor's type sees them.
-fn load(tensor: Tensor, to: Type, first: u64, items: usize, memory: &dyn Memory) -> Result<Vec<Value>, KernelFault> {
+fn load(tensor: Tensor, to: Type, first: u64, items: usize, memory: &dyn Memory) -> Result<Vec<Scalar>, KernelFault> {
     let size = tensor.of.size();
     let mut bytes = vec![0; size * items];
     memory.read(tensor.at + first * size as u64, &mut bytes)?;
-    let element = |chunk: &[u8]| Value::read(tensor.of, chunk).map_or(Value::Int(0), |value| value.cast(to));
+    let element = |chunk: &[u8]| Scalar::read(tensor.of, chunk).map_or(Scalar::Int(0), |value| value.cast(to));
     Ok(bytes.chunks_exact(size).map(element).collect())
 }
 
