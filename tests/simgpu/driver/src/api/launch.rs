@@ -10,7 +10,7 @@ use crate::export::export;
 use crate::graph::capture::capture_work;
 use crate::launch::{Attribute, COOPERATIVE, GivenParams, Launch, Shape, check_attributes, submit};
 use crate::module::function;
-use crate::work::Work;
+use crate::work::StreamWork;
 use crate::{state, stream};
 
 /// `CUlaunchConfig`.
@@ -53,7 +53,7 @@ fn launch(handle: Handle, shape: Shape, given: GivenParams, attributes: &[Attrib
     check_attributes(&function, &shape, attributes)?;
     if stream.is_capturing() {
         let launch = Launch::new(function, shape, given, attributes.to_vec())?;
-        return capture_work(&stream, Work::Kernel(Arc::new(launch)));
+        return capture_work(&stream, StreamWork::Kernel(Arc::new(launch)));
     }
     stream.may_use()?;
     submit(driver, &stream, &function, shape, given)

@@ -11,7 +11,7 @@ use crate::graph::conditional::{ConditionalValue, VALUES};
 use crate::graph::model::{Body, GRAPHS, Graph, NODES};
 use crate::graph::user_object::{OBJECTS, release};
 use crate::state;
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// Runs `each` on `count` edges.
 fn each_edge(
@@ -80,7 +80,7 @@ export! {
     }
 
     fn cuGraphAddEmptyNode(node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize) {
-        added(node, graph, &edges(after, In::null(), count)?, || Ok(Body::Work(Work::Empty)))
+        added(node, graph, &edges(after, In::null(), count)?, || Ok(Body::Work(StreamWork::Empty)))
     }
 
     fn cuGraphAddDependencies(graph: Handle, from: In<Handle>, to: In<Handle>, count: usize) {

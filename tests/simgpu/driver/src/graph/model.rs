@@ -21,7 +21,7 @@ use crate::graph::user_object;
 use crate::launch::Launch;
 use crate::registry::{HandleKind, Registry};
 use crate::stream::memop::MemOp;
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// Every graph of the process, those inside child and conditional nodes included.
 pub(crate) static GRAPHS: Registry<Graph> = Registry::new(HandleKind::Graph);
@@ -33,7 +33,7 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 #[derive(Clone)]
 pub(crate) enum Body {
     /// Anything that a stream can do.
-    Work(Work),
+    Work(StreamWork),
     /// Records an event.
     Record(Arc<Event>),
     /// Waits for an event that was recorded outside.
@@ -70,12 +70,12 @@ impl Body {
     /// `CUgraphNodeType`.
     pub(crate) fn kind(&self) -> u32 {
         match self {
-            Body::Work(Work::Kernel(_)) => kind::KERNEL,
-            Body::Work(Work::Copy(_)) => kind::MEMCPY,
-            Body::Work(Work::Set(_)) => kind::MEMSET,
-            Body::Work(Work::Host(_)) => kind::HOST,
-            Body::Work(Work::MemOps(_)) | Body::Batch(..) => kind::BATCH_MEM_OP,
-            Body::Work(Work::Empty) => kind::EMPTY,
+            Body::Work(StreamWork::Kernel(_)) => kind::KERNEL,
+            Body::Work(StreamWork::Copy(_)) => kind::MEMCPY,
+            Body::Work(StreamWork::Set(_)) => kind::MEMSET,
+            Body::Work(StreamWork::Host(_)) => kind::HOST,
+            Body::Work(StreamWork::MemOps(_)) | Body::Batch(..) => kind::BATCH_MEM_OP,
+            Body::Work(StreamWork::Empty) => kind::EMPTY,
             Body::Record(_) => kind::EVENT_RECORD,
             Body::Wait(_) => kind::WAIT_EVENT,
             Body::Child(_) => kind::GRAPH,

@@ -24,7 +24,7 @@ use crate::capture::{Capture, CaptureMode, CaptureSlot, CapturedEvent};
 use crate::event::{self, Event};
 use crate::graph::model::{Body, Graph, NODES};
 use crate::stream::{Stream, StreamKind};
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// The recordings of the captures in progress, by capture number.
 static RECORDINGS: Mutex<BTreeMap<u64, Arc<Recording>>> = Mutex::new(BTreeMap::new());
@@ -152,7 +152,7 @@ pub(crate) fn capture_body(stream: &Arc<Stream>, body: Body) -> R<Handle> {
 }
 
 /// Records a client's work on a capturing stream.
-pub(crate) fn capture_work(stream: &Arc<Stream>, work: Work) -> R {
+pub(crate) fn capture_work(stream: &Arc<Stream>, work: StreamWork) -> R {
     capture_body(stream, Body::Work(work)).map(drop)
 }
 

@@ -25,7 +25,7 @@ use crate::graph::model::{Body, Graph, NODES, Node};
 use crate::graph::user_object::References;
 use crate::registry::{HandleKind, Registry};
 use crate::stream::Stream;
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// Every instantiated graph of the process.
 pub(crate) static EXECS: Registry<Exec> = Registry::new(HandleKind::Exec);
@@ -120,7 +120,7 @@ fn inline_node(node: &Node, items: &mut Vec<Item>, parents: &mut Vec<Handle>, af
     };
     // An item of its own that the graph inside comes after, so that an empty one still keeps its
     // place in the order.
-    let mut ends = vec![add(Body::Work(Work::Empty), after, parents)];
+    let mut ends = vec![add(Body::Work(StreamWork::Empty), after, parents)];
     if let Some((graph, times)) = runs {
         parents.push(node.handle);
         for _ in 0..times {

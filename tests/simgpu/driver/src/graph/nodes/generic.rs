@@ -19,7 +19,7 @@ use crate::graph::nodes::kernel::{self, Params2};
 use crate::graph::nodes::other::{self, BatchParams, HostParams};
 use crate::graph::nodes::transfer::{CopyWords, SetParams, copy_body, words};
 use crate::graph::nodes::{change, change_in};
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// Bytes before the union.
 const UNION: usize = 16;
@@ -67,7 +67,7 @@ impl NodeParams {
             kind::MEMSET => self.member::<SetParams>().get()?.body()?,
             kind::HOST => self.member::<HostParams>().get()?.body()?,
             kind::GRAPH => other::child_body(self.member::<Handle>().get()?)?,
-            kind::EMPTY => Body::Work(Work::Empty),
+            kind::EMPTY => Body::Work(StreamWork::Empty),
             kind::WAIT_EVENT => other::wait_body(self.member::<Handle>().get()?)?,
             kind::EVENT_RECORD => other::record_body(self.member::<Handle>().get()?)?,
             kind::MEM_ALLOC => memory::alloc_body(self.member::<AllocParams>())?,
@@ -100,8 +100,8 @@ impl NodeParams {
         let body = node.body();
         self.0.set(body.kind())?;
         match &body {
-            Body::Work(Work::Kernel(_)) => self.member().set(kernel::params2(node)?),
-            Body::Work(Work::Copy(_)) => {
+            Body::Work(StreamWork::Kernel(_)) => self.member().set(kernel::params2(node)?),
+            Body::Work(StreamWork::Copy(_)) => {
                 let copy: CopyWords = words(&body)?;
                 self.member().set(CopyParams {
                     flags: 0,
@@ -110,10 +110,10 @@ impl NodeParams {
                     copy,
                 })
             }
-            Body::Work(Work::Set(_)) => self.member().set(SetParams::of(&body)?),
-            Body::Work(Work::Host(_)) => self.member().set(HostParams::of(&body)?),
-            Body::Work(Work::MemOps(_)) | Body::Batch(..) => self.member().set(BatchParams::of(&body)?),
-            Body::Work(Work::Empty) => Ok(()),
+            Body::Work(StreamWork::Set(_)) => self.member().set(SetParams::of(&body)?),
+            Body::Work(StreamWork::Host(_)) => self.member().set(HostParams::of(&body)?),
+            Body::Work(StreamWork::MemOps(_)) | Body::Batch(..) => self.member().set(BatchParams::of(&body)?),
+            Body::Work(StreamWork::Empty) => Ok(()),
             Body::Record(_) | Body::Wait(_) => self.member().set(other::event(&body)?),
             Body::Child(_) => self.member().set(other::child(&body)?),
             Body::Alloc(allocation) => self.member().set(allocation.params),

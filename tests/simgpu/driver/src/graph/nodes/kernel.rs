@@ -11,7 +11,7 @@ use crate::graph::model::{Body, NODES, Node, kind};
 use crate::graph::nodes::{change, change_in};
 use crate::launch::{Attribute, GivenParams, Launch, Shape};
 use crate::module::function;
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// `CUDA_KERNEL_NODE_PARAMS_v1`, which is also the beginning of the second version.
 #[repr(C)]
@@ -44,7 +44,7 @@ impl KernelNodeParams {
             shared: self.shared,
         };
         let given = GivenParams::new(In::from_address(self.each), In::from_address(self.extra))?;
-        Ok(Body::Work(Work::Kernel(Arc::new(Launch::new(
+        Ok(Body::Work(StreamWork::Kernel(Arc::new(Launch::new(
             function, shape, given, attributes,
         )?))))
     }
@@ -64,7 +64,7 @@ impl Params2 {
 /// The launch of a kernel node.
 fn launch(body: &Body) -> R<&Arc<Launch>> {
     match body {
-        Body::Work(Work::Kernel(launch)) => Ok(launch),
+        Body::Work(StreamWork::Kernel(launch)) => Ok(launch),
         _ => Err(Error::INVALID_VALUE),
     }
 }
@@ -109,7 +109,7 @@ pub(super) fn params2(node: &Node) -> R<Params2> {
 
 /// A copy of a launch with other attributes.
 fn with_attributes(launch: &Launch, attributes: Vec<Attribute>) -> Body {
-    Body::Work(Work::Kernel(Arc::new(Launch {
+    Body::Work(StreamWork::Kernel(Arc::new(Launch {
         attributes,
         ..launch.clone()
     })))
