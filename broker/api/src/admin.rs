@@ -125,7 +125,7 @@ pub enum Answer {
     /// The jobs that wait for device memory or have it.
     Queue(Box<super::queue::Queue>),
     /// The best device.
-    Placed(super::placement::Place),
+    Placed(super::placement::JobPlace),
     /// Number of changed clients.
     Set(usize),
     /// A job's observed usage; the asking process writes the profile.

@@ -15,7 +15,7 @@ use weft_protocol::control::ToBroker;
 use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::eviction::Residence;
 use weft_protocol::lane::{self, Kind, Lane, Mode, Record, bells, flags};
-use weft_protocol::transport::{self, fds, map::Place as Mapping};
+use weft_protocol::transport::{self, fds, map::Mapping};
 
 use super::bell::Bell;
 use super::costs::Costs;
