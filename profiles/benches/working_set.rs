@@ -8,7 +8,7 @@
 
 use std::{hint::black_box, process::ExitCode, time::Instant};
 
-use weft_profiles::working_set::{Access, Allocations, Fitter, Launch, Predictor, Touched};
+use weft_profiles::working_set::{Access, Allocations, Fitter, Launch, Touched, WorkingSetPredictor};
 
 #[path = "../../tests/figures.rs"]
 mod figures;
@@ -134,7 +134,7 @@ fn main() -> ExitCode {
     let begin = Instant::now();
     let sets = fitter.fit();
     let fitting = begin.elapsed();
-    let mut predictor = Predictor::new(sets);
+    let mut predictor = WorkingSetPredictor::new(sets);
 
     let mut figures = Vec::new();
     for (kind, name) in (0..).zip(KINDS) {

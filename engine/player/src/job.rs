@@ -19,7 +19,7 @@ use weft_engine::{KernelShape, SmLimits};
 use weft_kernel_id::is_collective;
 use weft_profiles::Profile;
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY};
-use weft_trace_format::{AwaitedWork, Call, Direction, Node, Source, Step, Trace};
+use weft_trace_format::{AwaitedWork, Call, Direction, GraphNode, Source, Step, Trace};
 
 use crate::rule::KernelNeeds;
 use crate::{Ns, PlayError, random};
@@ -251,7 +251,7 @@ impl Program {
                 self.needs
                     .entry(known.hash)
                     .or_insert_with(|| KernelNeeds::of(&known.id));
-                let kernel_of = |node: &Node| trace.kernels[node.kernel as usize].hash;
+                let kernel_of = |node: &GraphNode| trace.kernels[node.kernel as usize].hash;
                 let stream = uses(stream);
                 let mut graph = NONE;
                 if known.nodes.len() > 1 {
@@ -259,7 +259,7 @@ impl Program {
                         // A trace may have no times of the single kernels: then all of them get the
                         // same part.
                         let timed = known.nodes.iter().any(|node| node.duration > 0);
-                        let piece = |node: &Node| GraphKernel {
+                        let piece = |node: &GraphNode| GraphKernel {
                             kernel: kernel_of(node),
                             part: if timed { node.duration } else { 1 },
                         };
@@ -641,7 +641,7 @@ pub(crate) fn name_of(play: &Play) -> u64 {
 #[cfg(test)]
 mod tests {
     use weft_kernel_id::KernelId;
-    use weft_trace_format::{Kernel, Operation};
+    use weft_trace_format::{Operation, TracedKernel};
 
     use super::*;
     use crate::US;
@@ -649,11 +649,11 @@ mod tests {
     /// A step of the last of three kernels, and of a graph of the other two. The grids are as
     /// given, with blocks of 1,024 threads.
     fn program(source: Source, grids: [u32; 3]) -> Program {
-        let kernel = |blocks| Kernel::of(KernelId::new(1, "shaped", [blocks, 1, 1], [1_024, 1, 1], 0));
-        let node = |kernel, duration| Node { kernel, duration };
-        let graph = Kernel {
+        let kernel = |blocks| TracedKernel::of(KernelId::new(1, "shaped", [blocks, 1, 1], [1_024, 1, 1], 0));
+        let node = |kernel, duration| GraphNode { kernel, duration };
+        let graph = TracedKernel {
             nodes: vec![node(0, 3 * US), node(1, US)],
-            ..Kernel::of(KernelId::graph(1, 2))
+            ..TracedKernel::of(KernelId::graph(1, 2))
         };
         let launch = |kernel, duration| Operation {
             thread: 0,

@@ -36,7 +36,7 @@ pub struct Predicted<'a> {
 /// Predictor of touched memory. It reuses its buffers, and allocates nothing after the largest
 /// launch.
 #[derive(Debug, Default)]
-pub struct Predictor {
+pub struct WorkingSetPredictor {
     sets: WorkingSets,
     /// Kernel to index in `ready`.
     places: HashMap<u64, usize, BuildHasherDefault<AsItIs>>,
@@ -147,16 +147,16 @@ impl Hasher for AsItIs {
     }
 }
 
-impl Predictor {
+impl WorkingSetPredictor {
     /// Makes a predictor of these working sets.
-    pub fn new(sets: WorkingSets) -> Predictor {
+    pub fn new(sets: WorkingSets) -> WorkingSetPredictor {
         let places = sets
             .kernels
             .iter()
             .enumerate()
             .map(|(at, kernel)| (kernel.kernel, at))
             .collect();
-        Predictor {
+        WorkingSetPredictor {
             ready: sets
                 .kernels
                 .iter()

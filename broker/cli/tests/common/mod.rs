@@ -18,7 +18,7 @@ use weft_api::status::Status;
 use weft_protocol::VERSION;
 use weft_protocol::control::{Hello, ToBroker, Wants};
 use weft_protocol::epoch_page::EpochPage;
-use weft_protocol::lane::{Kind, Lane, Mode, Record};
+use weft_protocol::lane::{Kind, Lane, LaneRecord, Mode};
 use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::client::{self, Attachment};
 use weft_protocol::transport::map::Mapping;
@@ -302,7 +302,7 @@ impl Client {
 
     /// Writes a record and rings the doorbell if the broker wants it.
     pub fn record(&self, kind: Kind, kernel: u64, a: u64, b: u64) {
-        self.lane().record(Record {
+        self.lane().record(LaneRecord {
             kind,
             thread: 1,
             at: now(),

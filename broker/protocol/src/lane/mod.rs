@@ -5,7 +5,7 @@
 //! * the broker's orders: the [`Mode`], the credit, the bounds of a wait;
 //! * the client's reports: the launch that waits, work issued and completed, counters, durations of
 //!   its marked requests;
-//! * a flight recorder: a ring of [`Record`]s ([`ring`]).
+//! * a flight recorder: a ring of [`LaneRecord`]s ([`ring`]).
 //!
 //! Credit is predicted GPU time, ns. The broker adds to it, the client takes from it, and a
 //! revocation swaps it to zero: `given = taken + revoked + left` at every instruction.
@@ -20,7 +20,7 @@ mod ring;
 #[cfg(not(loom))]
 pub use self::requests::{DurationCounts, DurationFigures, Durations, MarkedRequests};
 use self::ring::Ring;
-pub use self::ring::{DEVICE_COPY, HOST_COPY, Kind, NO_GAP, Reader, Record, is_transfer, likely};
+pub use self::ring::{DEVICE_COPY, HOST_COPY, Kind, LaneRecord, NO_GAP, Reader, is_transfer, likely};
 use super::Ns;
 pub use super::RECORDS;
 use super::admission_slot::{AdmissionSlot, ChangeCounts};
@@ -349,7 +349,7 @@ impl Lane {
 
     /// Writes a record from any thread, without waiting: one locked instruction and a few stores.
     #[inline]
-    pub fn record(&self, record: Record) {
+    pub fn record(&self, record: LaneRecord) {
         self.ring.write(record, &self.reports.last_idle);
     }
 

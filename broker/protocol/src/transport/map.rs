@@ -210,7 +210,7 @@ impl<T: Plain> Mapping<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lane::{Kind, MAGIC, Mode, Reader, Record};
+    use crate::lane::{Kind, LaneRecord, MAGIC, Mode, Reader};
     use std::sync::atomic::Ordering;
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
             Mode::from_word(seen.orders.mode.load(Ordering::Relaxed)),
             Some(Mode::Background)
         );
-        let record = Record {
+        let record = LaneRecord {
             kind: Kind::Launch,
             thread: 1,
             at: 2,
