@@ -8,7 +8,7 @@
 
 use std::{hint::black_box, process::ExitCode, time::Instant};
 
-use weft_profiles::working_set::{Access, Allocations, Fitter, Launch, Predictor, Touched};
+use weft_profiles::working_set::{Access, Allocations, Fitter, LaunchArguments, Touched, WorkingSetPredictor};
 
 #[path = "../../tests/figures.rs"]
 mod figures;
@@ -108,8 +108,8 @@ const KINDS: [&str; 5] = [
     "recalled",
 ];
 
-fn launch(call: &BenchCall) -> Launch<'_> {
-    Launch {
+fn launch(call: &BenchCall) -> LaunchArguments<'_> {
+    LaunchArguments {
         kernel: call.kernel,
         parameters: &call.parameters,
         grid: [108, 1, 1],
@@ -134,7 +134,7 @@ fn main() -> ExitCode {
     let begin = Instant::now();
     let sets = fitter.fit();
     let fitting = begin.elapsed();
-    let mut predictor = Predictor::new(sets);
+    let mut predictor = WorkingSetPredictor::new(sets);
 
     let mut figures = Vec::new();
     for (kind, name) in (0..).zip(KINDS) {

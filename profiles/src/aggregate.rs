@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use weft_kernel_id::{KernelId, Names};
 
 use crate::working_set::{KernelWorkingSet, WorkingSets};
-use crate::{Gpu, KernelProfile, MAX_KERNELS, Ns, Profile, Sketch};
+use crate::{GpuIdentity, KernelProfile, MAX_KERNELS, Ns, Profile, Sketch};
 
 /// Longest plausible kernel time: an hour.
 const MAX_SAMPLE_NS: Ns = 3_600_000_000_000;
@@ -16,7 +16,7 @@ const MAX_SAMPLE_NS: Ns = 3_600_000_000_000;
 pub struct Aggregator {
     kernels: HashMap<u64, SampledKernel>,
     names: Names,
-    gpu: Gpu,
+    gpu: GpuIdentity,
     memory_peak: u64,
     ran: Ns,
     unlisted: u64,
@@ -86,7 +86,7 @@ impl Aggregator {
     }
 
     /// Sets the job's GPU.
-    pub fn device(&mut self, gpu: Gpu) {
+    pub fn device(&mut self, gpu: GpuIdentity) {
         self.gpu = gpu;
     }
 
@@ -181,9 +181,9 @@ mod tests {
         run.memory(70);
         run.ran(8);
         run.ran(5);
-        run.device(Gpu {
+        run.device(GpuIdentity {
             name: "G".to_owned(),
-            ..Gpu::default()
+            ..GpuIdentity::default()
         });
         assert_eq!(run.samples(), 3);
         let profile = run.finish("job", 7);

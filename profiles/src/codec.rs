@@ -19,7 +19,7 @@
 use std::{borrow::Cow, path::Path};
 
 use crate::format::{Format, Wording};
-use crate::{Error, Profile};
+use crate::{Profile, ProfileError};
 
 /// First bytes of a profile's file.
 pub const MAGIC: [u8; 8] = *b"weftPROF";
@@ -61,12 +61,12 @@ pub(crate) const FORMAT: Format<{ MAX_BYTES as usize }> = Format {
 };
 
 /// Encodes a profile. `path` is for the message.
-pub fn encode(profile: &Profile, path: &Path) -> Result<Vec<u8>, Error> {
+pub fn encode(profile: &Profile, path: &Path) -> Result<Vec<u8>, ProfileError> {
     Ok(FORMAT.encode(profile, path)?)
 }
 
 /// Decodes a profile. `path` is for the message.
-pub fn decode(file: &[u8], path: &Path) -> Result<Profile, Error> {
+pub fn decode(file: &[u8], path: &Path) -> Result<Profile, ProfileError> {
     let (version, body) = FORMAT.open(file, path)?;
     // Fields that later versions append to this one's body.
     let more: &[u8] = match version {

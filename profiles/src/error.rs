@@ -8,7 +8,7 @@ use crate::format::FileError;
 /// An error of a profile.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ProfileError {
     /// The name cannot be a file's.
     #[error(
         "{0:?} cannot be the name of a profile: use 1 to 64 letters, digits, '-', '_' and '.', the first one a letter or digit, and no .profile at the end"

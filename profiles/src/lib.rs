@@ -27,8 +27,8 @@ mod store;
 pub mod working_set;
 
 pub use aggregate::Aggregator;
-pub use error::Error;
-pub use profile::{Gpu, KernelProfile, Profile, TypicalLaunch};
+pub use error::ProfileError;
+pub use profile::{GpuIdentity, KernelProfile, Profile, TypicalLaunch};
 pub use sketch::Sketch;
 pub use store::{SUFFIX, Store, valid_name};
 

@@ -4,11 +4,11 @@
 use serde::{Deserialize, Serialize};
 use weft_kernel_id::KernelId;
 
-use crate::{Error, MAX_KERNELS, Ns, Sketch, working_set::WorkingSets};
+use crate::{MAX_KERNELS, Ns, ProfileError, Sketch, working_set::WorkingSets};
 
 /// GPU of a profile.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gpu {
+pub struct GpuIdentity {
     /// Name by the driver; empty if unknown.
     pub name: String,
     /// UUID in hexadecimal.
@@ -19,16 +19,16 @@ pub struct Gpu {
     pub driver: u32,
 }
 
-impl Gpu {
+impl GpuIdentity {
     /// Whether times of one GPU are valid on the other, which has equal model and memory.
-    pub fn same_model(&self, other: &Gpu) -> bool {
+    pub fn same_model(&self, other: &GpuIdentity) -> bool {
         // Drivers reserve a varying part; the next size is at least 25 % away.
         let apart = self.memory.abs_diff(other.memory);
         self.name == other.name && apart <= self.memory.max(other.memory) / 20
     }
 }
 
-impl std::fmt::Display for Gpu {
+impl std::fmt::Display for GpuIdentity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.name.is_empty() {
             return f.write_str("an unknown GPU");
@@ -69,7 +69,7 @@ pub struct Profile {
     /// Number of runs.
     pub runs: u32,
     /// GPU of the recording.
-    pub gpu: Gpu,
+    pub gpu: GpuIdentity,
     /// Most device memory that the job held, bytes.
     pub memory_peak: u64,
     /// Launches of kernels beyond [`MAX_KERNELS`], which are not listed.
@@ -204,9 +204,9 @@ impl Profile {
     }
 
     /// Adds another run of the job; an error if it is of another GPU.
-    pub fn merge(&mut self, other: &Profile) -> Result<(), Error> {
+    pub fn merge(&mut self, other: &Profile) -> Result<(), ProfileError> {
         if !self.gpu.name.is_empty() && !other.gpu.name.is_empty() && !self.gpu.same_model(&other.gpu) {
-            return Err(Error::OtherGpu {
+            return Err(ProfileError::OtherGpu {
                 name: self.name.clone(),
                 taken: self.gpu.to_string(),
                 here: other.gpu.to_string(),
@@ -239,11 +239,11 @@ impl Profile {
     }
 
     /// Whether the profile may be used on this GPU. A profile without a GPU always may.
-    pub fn check_gpu(&self, here: &Gpu) -> Result<(), Error> {
+    pub fn check_gpu(&self, here: &GpuIdentity) -> Result<(), ProfileError> {
         if self.gpu.name.is_empty() || self.gpu.same_model(here) {
             return Ok(());
         }
-        Err(Error::OtherGpu {
+        Err(ProfileError::OtherGpu {
             name: self.name.clone(),
             taken: self.gpu.to_string(),
             here: here.to_string(),
@@ -280,8 +280,8 @@ impl Profile {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn gpu(name: &str) -> Gpu {
-        Gpu {
+    pub(crate) fn gpu(name: &str) -> GpuIdentity {
+        GpuIdentity {
             name: name.to_owned(),
             uuid: "00".repeat(16),
             memory: 80 << 30,

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Error, Profile, codec, codec::FORMAT, file};
+use crate::{Profile, ProfileError, codec, codec::FORMAT, file};
 
 /// End of a profile's file name.
 pub const SUFFIX: &str = ".profile";
@@ -26,7 +26,7 @@ pub struct Store {
 }
 
 /// Checks a profile's name: it becomes a file name, and people type it.
-pub fn valid_name(name: &str) -> Result<(), Error> {
+pub fn valid_name(name: &str) -> Result<(), ProfileError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let good = name.len() <= MAX_NAME
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -36,7 +36,7 @@ pub fn valid_name(name: &str) -> Result<(), Error> {
     if good {
         Ok(())
     } else {
-        Err(Error::Name(name.chars().take(80).collect()))
+        Err(ProfileError::Name(name.chars().take(80).collect()))
     }
 }
 
@@ -50,11 +50,11 @@ impl Store {
 
     /// Store in the user's directory: `WEFT_PROFILE_DIR`, else `weft/profiles` in `XDG_DATA_HOME`,
     /// else in `~/.local/share`.
-    pub fn of_user() -> Result<Store, Error> {
+    pub fn of_user() -> Result<Store, ProfileError> {
         Store::from_lookup(|name| env::var_os(name).map(PathBuf::from))
     }
 
-    fn from_lookup(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<Store, Error> {
+    fn from_lookup(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<Store, ProfileError> {
         let set = |name: &str| variable(name).filter(|value| !value.as_os_str().is_empty());
         if let Some(directory) = set("WEFT_PROFILE_DIR") {
             return Ok(Store::at(directory));
@@ -63,7 +63,7 @@ impl Store {
             // By the base directory specification a relative path counts as unset.
             .filter(|path| path.is_absolute())
             .or_else(|| set("HOME").map(|home| home.join(".local/share")))
-            .ok_or(Error::NoDirectory)?;
+            .ok_or(ProfileError::NoDirectory)?;
         Ok(Store::at(data.join("weft/profiles")))
     }
 
@@ -74,7 +74,7 @@ impl Store {
 
     /// Store and name of the profile that `called` means: a name in the user's directory, or a file
     /// (with a slash), with or without its `.profile`.
-    pub fn locate(called: &str) -> Result<(Store, String), Error> {
+    pub fn locate(called: &str) -> Result<(Store, String), ProfileError> {
         let Some((folder, file)) = called.rsplit_once('/') else {
             return Ok((Store::of_user()?, called.to_owned()));
         };
@@ -83,22 +83,22 @@ impl Store {
         Ok((Store::at(folder), name.to_owned()))
     }
 
-    fn make_directory(&self) -> Result<(), Error> {
+    fn make_directory(&self) -> Result<(), ProfileError> {
         let made = fs::create_dir_all(&self.directory);
         Ok(made.map_err(|source| FORMAT.io("make the directory", &self.directory, source))?)
     }
 
     /// Path of a profile of this name, whether or not it exists.
-    pub fn path(&self, name: &str) -> Result<PathBuf, Error> {
+    pub fn path(&self, name: &str) -> Result<PathBuf, ProfileError> {
         valid_name(name)?;
         Ok(self.directory.join(format!("{name}{SUFFIX}")))
     }
 
     /// Reads a profile.
-    pub fn load(&self, name: &str) -> Result<Profile, Error> {
+    pub fn load(&self, name: &str) -> Result<Profile, ProfileError> {
         let path = self.path(name)?;
         match read(&path) {
-            Err(Error::File(error)) if error.is_missing() => Err(Error::Missing {
+            Err(ProfileError::File(error)) if error.is_missing() => Err(ProfileError::Missing {
                 name: name.to_owned(),
                 path,
             }),
@@ -107,7 +107,7 @@ impl Store {
     }
 
     /// Writes a profile under its name, replacing an older one.
-    pub fn save(&self, profile: &Profile) -> Result<PathBuf, Error> {
+    pub fn save(&self, profile: &Profile) -> Result<PathBuf, ProfileError> {
         let path = self.path(&profile.name)?;
         let bytes = codec::encode(profile, &path)?;
         self.make_directory()?;
@@ -117,7 +117,7 @@ impl Store {
 
     /// Checks that a profile of this name could be written, and makes the directory. Changes no
     /// profile.
-    pub fn ready(&self, name: &str) -> Result<(), Error> {
+    pub fn ready(&self, name: &str) -> Result<(), ProfileError> {
         let path = self.path(name)?;
         self.make_directory()?;
         file::could_replace(&path).map_err(|source| FORMAT.io("write", &path, source).into())
@@ -125,7 +125,7 @@ impl Store {
 
     /// Keeps the profile as `NAME.old`, replacing an older one. Returns the new name, if there was
     /// a profile.
-    pub fn set_aside(&self, name: &str) -> Result<Option<String>, Error> {
+    pub fn set_aside(&self, name: &str) -> Result<Option<String>, ProfileError> {
         let path = self.path(name)?;
         if !path.exists() {
             return Ok(None);
@@ -148,8 +148,8 @@ impl Store {
     }
 
     /// Names of the profiles, sorted; none without a directory.
-    pub fn names(&self) -> Result<Vec<String>, Error> {
-        let io_error = |source| Error::File(FORMAT.io("list", &self.directory, source));
+    pub fn names(&self) -> Result<Vec<String>, ProfileError> {
+        let io_error = |source| ProfileError::File(FORMAT.io("list", &self.directory, source));
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -169,10 +169,10 @@ impl Store {
     }
 
     /// Removes a profile.
-    pub fn remove(&self, name: &str) -> Result<(), Error> {
+    pub fn remove(&self, name: &str) -> Result<(), ProfileError> {
         let path = self.path(name)?;
         fs::remove_file(&path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => Error::Missing {
+            io::ErrorKind::NotFound => ProfileError::Missing {
                 name: name.to_owned(),
                 path,
             },
@@ -182,12 +182,12 @@ impl Store {
 }
 
 /// Reads a profile from a file of any name.
-pub(crate) fn read(path: &Path) -> Result<Profile, Error> {
+pub(crate) fn read(path: &Path) -> Result<Profile, ProfileError> {
     codec::decode(&FORMAT.read(path)?, path)
 }
 
 /// Replaces a profile's file, which only its owner may read.
-fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), Error> {
+fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), ProfileError> {
     Ok(FORMAT.replace(path, 0o600, write)?)
 }
 
@@ -218,8 +218,8 @@ mod tests {
         assert_eq!(store.names().unwrap(), ["resnet"]);
         assert_eq!(files(store.directory()), ["resnet.profile"]);
         store.remove("resnet").unwrap();
-        assert!(matches!(store.load("resnet"), Err(Error::Missing { .. })));
-        assert!(matches!(store.remove("resnet"), Err(Error::Missing { .. })));
+        assert!(matches!(store.load("resnet"), Err(ProfileError::Missing { .. })));
+        assert!(matches!(store.remove("resnet"), Err(ProfileError::Missing { .. })));
     }
 
     #[test]
@@ -266,7 +266,7 @@ mod tests {
             "x.profile",
             &long,
         ] {
-            assert!(matches!(valid_name(bad), Err(Error::Name(_))), "{bad:?}");
+            assert!(matches!(valid_name(bad), Err(ProfileError::Name(_))), "{bad:?}");
         }
     }
 
@@ -370,6 +370,6 @@ mod tests {
         assert_eq!(store(&all[2..]).unwrap(), Store::at("/h/.local/share/weft/profiles"));
         let relative = [("XDG_DATA_HOME", "x"), ("HOME", "/h"), ("WEFT_PROFILE_DIR", "")];
         assert_eq!(store(&relative).unwrap(), Store::at("/h/.local/share/weft/profiles"));
-        assert!(matches!(store(&[]), Err(Error::NoDirectory)));
+        assert!(matches!(store(&[]), Err(ProfileError::NoDirectory)));
     }
 }

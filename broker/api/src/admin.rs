@@ -125,7 +125,7 @@ pub enum Answer {
     /// The jobs that wait for device memory or have it.
     Queue(Box<super::queue::Queue>),
     /// The best device.
-    Placed(super::placement::Place),
+    Placed(super::placement::JobPlace),
     /// Number of changed clients.
     Set(usize),
     /// A job's observed usage; the asking process writes the profile.
@@ -148,7 +148,7 @@ pub enum Answer {
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum AdminError {
     /// Not reached, or not in time.
     #[error(transparent)]
     Transport(#[from] transport::Error),
@@ -160,23 +160,23 @@ pub enum Error {
     Sorry(String),
 }
 
-impl Error {
+impl AdminError {
     /// Whether no broker listens.
     pub fn is_nobody(&self) -> bool {
-        matches!(self, Error::Transport(transport::Error::NoBroker(_)))
+        matches!(self, AdminError::Transport(transport::Error::NoBroker(_)))
     }
 }
 
 /// Asks the broker one question.
-pub fn ask(places: &Places, question: &Question) -> Result<Answer, Error> {
+pub fn ask(places: &Places, question: &Question) -> Result<Answer, AdminError> {
     ask_within(places, question, PATIENCE)
 }
 
 /// As [`ask`], with another longest wait for the answer.
-pub fn ask_within(places: &Places, question: &Question, patience: Duration) -> Result<Answer, Error> {
+pub fn ask_within(places: &Places, question: &Question, patience: Duration) -> Result<Answer, AdminError> {
     let answer = client::ask(places.socket(), &serde_json::to_string(question)?, patience)?;
     match serde_json::from_str(&answer)? {
-        Answer::Sorry(why) => Err(Error::Sorry(why)),
+        Answer::Sorry(why) => Err(AdminError::Sorry(why)),
         answer => Ok(answer),
     }
 }

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
-use weft_profiles::{Error, Gpu, Profile};
+use weft_profiles::{GpuIdentity, Profile, ProfileError};
 
 use crate::profile_path;
 use crate::status::KeptProfile;
@@ -28,7 +28,7 @@ pub struct PeakUsage {
     #[serde(default = "owner")]
     pub uid: u32,
     /// The device.
-    pub gpu: Option<Gpu>,
+    pub gpu: Option<GpuIdentity>,
     /// Peak bytes of its processes together, without contexts. Simultaneous processes count with
     /// their own peaks, so the figure may be too high.
     pub peak: u64,
@@ -45,11 +45,11 @@ fn owner() -> u32 {
 
 impl PeakUsage {
     /// Adds the usage to the profile `called`, which is created if missing.
-    pub fn keep(&self, called: &str) -> Result<KeptProfile, Error> {
+    pub fn keep(&self, called: &str) -> Result<KeptProfile, ProfileError> {
         let (store, name) = profile_path::locate(called)?;
         let mut profile = match store.load(&name) {
             Ok(profile) => profile,
-            Err(Error::Missing { .. }) => Profile {
+            Err(ProfileError::Missing { .. }) => Profile {
                 name,
                 runs: 1,
                 taken: std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),

@@ -47,7 +47,7 @@ pub struct Offer {
 
 /// The place that a job gets.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Place {
+pub struct JobPlace {
     /// The device's UUID.
     pub uuid: String,
     /// Bytes left once the job has its memory; `None`: it will wait.

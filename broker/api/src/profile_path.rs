@@ -6,15 +6,15 @@
 
 use std::path::{Path, PathBuf};
 
-use weft_profiles::{Error, Profile, Store};
+use weft_profiles::{Profile, ProfileError, Store};
 
 /// The folder and the name.
-pub fn locate(called: &str) -> Result<(Store, String), Error> {
+pub fn locate(called: &str) -> Result<(Store, String), ProfileError> {
     Store::locate(called)
 }
 
 /// The absolute form, which means the same in every process.
-pub fn absolute(called: &str) -> Result<String, Error> {
+pub fn absolute(called: &str) -> Result<String, ProfileError> {
     let (store, name) = locate(called)?;
     weft_profiles::valid_name(&name)?;
     let folder = std::path::absolute(store.directory()).unwrap_or_else(|_| store.directory().to_path_buf());
@@ -30,19 +30,19 @@ pub fn short(called: &str) -> &str {
 }
 
 /// Reads a profile.
-pub fn load(called: &str) -> Result<Profile, Error> {
+pub fn load(called: &str) -> Result<Profile, ProfileError> {
     let (store, name) = locate(called)?;
     store.load(&name)
 }
 
 /// Checks, before a job is run for it, that the profile can be written.
-pub fn ready(called: &str) -> Result<(), Error> {
+pub fn ready(called: &str) -> Result<(), ProfileError> {
     let (store, name) = locate(called)?;
     store.ready(&name)
 }
 
 /// The profile's file, present or not.
-pub fn file(called: &str) -> Result<PathBuf, Error> {
+pub fn file(called: &str) -> Result<PathBuf, ProfileError> {
     let (store, name) = locate(called)?;
     store.path(&name)
 }

@@ -10,7 +10,7 @@ use super::environment::{BackingOption, Environment, Wishes};
 use super::probe::{DriverReport, GpuPart};
 use super::{libraries, probe_child, text};
 use weft_admission::DurationClass;
-use weft_api::admin::{self, Answer, Error, Question};
+use weft_api::admin::{self, AdminError, Answer, Question};
 use weft_api::paths::Places;
 use weft_api::placement::{Offer, Seeker};
 use weft_api::profile_path;
@@ -69,7 +69,7 @@ pub fn choose(
     let seeker = seeker(&allowed, wishes, environment);
     let place = match admin::ask(places, &Question::Place(Box::new(seeker))) {
         Ok(Answer::Placed(place)) => place,
-        Err(Error::Sorry(why)) => return Err(Trouble::Refused(why)),
+        Err(AdminError::Sorry(why)) => return Err(Trouble::Refused(why)),
         other => {
             // A single device needs no choice.
             let why = other

@@ -16,8 +16,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use weft_profiles::Store;
-use weft_trace_format::assemble::{self, Options};
-use weft_trace_format::raw::Recording;
+use weft_trace_format::assemble::{self, RecordingFacts};
+use weft_trace_format::raw::RecorderFile;
 use weft_trace_format::{Source, Trace, show};
 
 use super::environment::{self, Wishes};
@@ -149,7 +149,7 @@ pub fn writable(file: &Path) -> std::io::Result<()> {
 fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
     let mut found = Vec::new();
     for path in raw_files(file)? {
-        match Recording::load(&path) {
+        match RecorderFile::load(&path) {
             Ok(recording) => found.push(recording),
             Err(error) => text::warn(error),
         }
@@ -200,9 +200,9 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
     Ok(())
 }
 
-fn options(recording: &Recording, name: String) -> Options {
+fn options(recording: &RecorderFile, name: String) -> RecordingFacts {
     let simulated = recording.gpu.name.contains("(simulated)");
-    Options {
+    RecordingFacts {
         name,
         note: format!("recorded on {}", recording.gpu),
         source: if simulated { Source::Estimated } else { Source::Measured },

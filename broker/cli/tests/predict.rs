@@ -9,7 +9,7 @@ use std::path::Path;
 use common::{text, weft};
 use serde_json::Value;
 use weft_kernel_id::KernelId;
-use weft_trace_format::{AwaitedWork, Call, Kernel, Operation, Step, Trace};
+use weft_trace_format::{AwaitedWork, Call, Operation, Step, Trace, TracedKernel};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
@@ -34,7 +34,7 @@ fn trace(folder: &Path, name: &str, launches: usize, duration: u64, think: Optio
     let trace = Trace {
         name: name.to_string(),
         launch_cost: 5 * US,
-        kernels: vec![Kernel::of(KernelId::new(1, name, [400, 1, 1], [256, 1, 1], 0))],
+        kernels: vec![TracedKernel::of(KernelId::new(1, name, [400, 1, 1], [256, 1, 1], 0))],
         steps: vec![Step {
             think: think.unwrap_or(0),
             operations,

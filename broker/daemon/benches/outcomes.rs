@@ -21,7 +21,7 @@ use weft_api::outcome::Outcome;
 use weft_api::status::{BrokerStatus, ClientStatus, DeviceStatus, Status};
 use weft_daemon::metrics::{MetricsAudience, MetricsCache, MetricsFormat};
 use weft_daemon::test_driver::{FakeClient, FakeClients, TestDriver};
-use weft_protocol::lane::{Kind, Record};
+use weft_protocol::lane::{Kind, LaneRecord};
 use weft_protocol::transport::map::SharedLane;
 use weft_scheduler::{Client, Config, RoleTally};
 
@@ -54,7 +54,7 @@ fn used() -> u64 {
 }
 
 fn launch(lane: &SharedLane, kernel: u64, at: u64) {
-    lane.record(Record {
+    lane.record(LaneRecord {
         kind: Kind::Launch,
         thread: 1,
         at,

@@ -126,7 +126,7 @@ impl ClientMemory {
         true
     }
 
-    /// Remembers an allocation, for [`super::Options::whole_allocations`].
+    /// Remembers an allocation, for [`super::PlanOptions::whole_allocations`].
     pub fn note_allocation(&mut self, range: GranuleRange) {
         if let Err(at) = self.allocations.binary_search(&range) {
             self.allocations.insert(at, range);

@@ -75,7 +75,7 @@ pub enum Overlap {
 
 /// Options of the plan, for comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct PlanOptions {
     /// See [`Overlap`].
     pub overlap: Overlap,
     /// See [`Victims`].
@@ -88,9 +88,9 @@ pub struct Options {
     pub whole_allocations: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for PlanOptions {
+    fn default() -> PlanOptions {
+        PlanOptions {
             overlap: Overlap::Ahead,
             victims: Victims::Opt,
             discard: true,
@@ -114,8 +114,8 @@ pub struct PagingConfig {
     pub in_flight: u32,
     /// Most granules of one order. 16 take half a millisecond, far more than issuing it.
     pub per_order: u32,
-    /// See [`Options`].
-    pub options: Options,
+    /// See [`PlanOptions`].
+    pub options: PlanOptions,
 }
 
 impl PagingConfig {
@@ -127,7 +127,7 @@ impl PagingConfig {
             link,
             in_flight: 64,
             per_order: 16,
-            options: Options::default(),
+            options: PlanOptions::default(),
         }
     }
 }

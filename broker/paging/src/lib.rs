@@ -48,7 +48,7 @@ mod tests;
 mod turn_length;
 mod use_order;
 
-pub use config::{Link, Options, Overlap, PagingConfig, RESERVE_PART, Victims};
+pub use config::{Link, Overlap, PagingConfig, PlanOptions, RESERVE_PART, Victims};
 pub use model::{
     Access, GranulePlace, GranuleRange, OrderId, OrderKind, OrderStatus, PagingOrder, PagingStats, ResidencySlot, Use,
     WorkingSet,

@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 use super::{
-    GRANULE, GranulePlace, GranuleRange, Link, Migration, Options, OrderId, OrderKind, OrderStatus, PagingConfig,
-    PagingOrder, PagingStats, ResidencySlot, Round, TurnPlan, TurnRule, WorkingSet,
+    GRANULE, GranulePlace, GranuleRange, Link, Migration, OrderId, OrderKind, OrderStatus, PagingConfig, PagingOrder,
+    PagingStats, PlanOptions, ResidencySlot, Round, TurnPlan, TurnRule, WorkingSet,
     choice::Choice,
     client_memory::{ClientMemory, GranuleState, Movement},
     turns,
@@ -115,7 +115,7 @@ impl Planner {
         &self.config
     }
 
-    pub(super) fn options(&self) -> Options {
+    pub(super) fn options(&self) -> PlanOptions {
         self.config.options
     }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Admission slot: whether a client may begin, and how much memory it may have.
 //!
-//! The broker writes [`AdmissionSlot`], the client writes [`Moves`]. All zero: the broker has set
-//! nothing, so nothing is forbidden.
+//! The broker writes [`AdmissionSlot`], the client writes [`ChangeCounts`]. All zero: the broker
+//! has set nothing, so nothing is forbidden.
 #![forbid(unsafe_code)]
 
 use super::Ns;
@@ -85,13 +85,13 @@ impl AdmissionSlot {
 /// the lane's `memory` has the result. Between changes `memory` is exact.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
-pub struct Moves {
+pub struct ChangeCounts {
     begun: AtomicU64,
     done: AtomicU64,
     last: AtomicU64,
 }
 
-impl Moves {
+impl ChangeCounts {
     /// Notes that `count` changes have begun.
     pub fn begun(&self, count: u64) {
         self.begun.fetch_max(count, Ordering::AcqRel);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_change_under_way_and_a_late_one_are_no_stillness() {
-        let moves = Moves::default();
+        let moves = ChangeCounts::default();
         assert_eq!(moves.still_since(100), None);
         moves.begun(1);
         assert_eq!(moves.still_since(100), Some(false));

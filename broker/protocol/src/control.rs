@@ -234,7 +234,7 @@ pub enum ToClient {
     /// The profile is of another GPU: forget the costs of [`ToClient::Welcome`].
     ForgetCosts,
     /// Costs of kernels from now on: (hash, ns). The client counts each such message in
-    /// [`super::lane::Counters::charges`]; the broker sends the next one after that.
+    /// [`super::lane::LaneCounters::charges`]; the broker sends the next one after that.
     Costs(Vec<(u64, Ns)>),
     /// Upper times of kernels that may far exceed their cost: (hash, ns). Under a run-ahead window
     /// the upper time must fit.

@@ -19,7 +19,7 @@ use weft_engine::{KernelShape, SmLimits};
 use weft_kernel_id::is_collective;
 use weft_profiles::Profile;
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY};
-use weft_trace_format::{AwaitedWork, Call, Direction, Node, Source, Step, Trace};
+use weft_trace_format::{AwaitedWork, Call, Direction, GraphNode, Source, Step, Trace};
 
 use crate::rule::KernelNeeds;
 use crate::{Ns, PlayError, random};
@@ -251,7 +251,7 @@ impl Program {
                 self.needs
                     .entry(known.hash)
                     .or_insert_with(|| KernelNeeds::of(&known.id));
-                let kernel_of = |node: &Node| trace.kernels[node.kernel as usize].hash;
+                let kernel_of = |node: &GraphNode| trace.kernels[node.kernel as usize].hash;
                 let stream = uses(stream);
                 let mut graph = NONE;
                 if known.nodes.len() > 1 {
@@ -259,7 +259,7 @@ impl Program {
                         // A trace may have no times of the single kernels: then all of them get the
                         // same part.
                         let timed = known.nodes.iter().any(|node| node.duration > 0);
-                        let piece = |node: &Node| GraphKernel {
+                        let piece = |node: &GraphNode| GraphKernel {
                             kernel: kernel_of(node),
                             part: if timed { node.duration } else { 1 },
                         };
@@ -460,7 +460,7 @@ fn copy_shape(bytes: u64) -> KernelShape {
 
 /// When requests arrive.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Arrivals {
+pub enum ArrivalPattern {
     /// The next request comes this time after the answer to the last one. `None`: the trace's own
     /// think time.
     Closed {
@@ -484,23 +484,23 @@ pub enum Arrivals {
     Listed(Arc<[Ns]>),
 }
 
-impl Arrivals {
+impl ArrivalPattern {
     /// Whether a slow answer delays the next request.
     pub fn is_closed(&self) -> bool {
-        matches!(self, Arrivals::Closed { .. })
+        matches!(self, ArrivalPattern::Closed { .. })
     }
 
     /// Time from the previous request's arrival to this one's, if it does not wait for an answer.
     pub fn distance(&self, seed: u64, job: u64, request: u64) -> Ns {
         let word = random::at(seed, [job, request, ARRIVAL]);
         match self {
-            Arrivals::Closed { .. } => 0,
-            Arrivals::Poisson { mean } => random::exponential(word, *mean as f64) as Ns,
-            Arrivals::Bursts { size, mean } if request.is_multiple_of((*size).max(1)) => {
+            ArrivalPattern::Closed { .. } => 0,
+            ArrivalPattern::Poisson { mean } => random::exponential(word, *mean as f64) as Ns,
+            ArrivalPattern::Bursts { size, mean } if request.is_multiple_of((*size).max(1)) => {
                 random::exponential(word, *mean as f64) as Ns
             }
-            Arrivals::Bursts { .. } => 0,
-            Arrivals::Listed(distances) => {
+            ArrivalPattern::Bursts { .. } => 0,
+            ArrivalPattern::Listed(distances) => {
                 let at = request.checked_rem(distances.len() as u64).unwrap_or(0);
                 distances.get(at as usize).copied().unwrap_or(0)
             }
@@ -566,7 +566,7 @@ pub struct PlayedJob {
     /// Its work.
     pub program: Arc<Program>,
     /// When its requests come.
-    pub arrivals: Arrivals,
+    pub arrivals: ArrivalPattern,
     /// How much its times vary.
     pub jitter: Jitter,
     /// The profile that weft has of it.
@@ -586,7 +586,7 @@ impl PlayedJob {
             name: name.to_string(),
             priority,
             program,
-            arrivals: Arrivals::Closed { think: None },
+            arrivals: ArrivalPattern::Closed { think: None },
             jitter: Jitter::default(),
             profile: ProfileSource::Solo,
             slowdown: None,
@@ -598,7 +598,7 @@ impl PlayedJob {
     /// Host time before a request, if the next one waits for the answer to the last.
     pub fn think(&self, seed: u64, job: u64, request: u64) -> Ns {
         let think = match &self.arrivals {
-            Arrivals::Closed { think } => think.unwrap_or_else(|| self.program.step_of(request).think),
+            ArrivalPattern::Closed { think } => think.unwrap_or_else(|| self.program.step_of(request).think),
             _ => 0,
         };
         scale(think, random::at(seed, [job, request, THINK]), self.jitter.host)
@@ -641,7 +641,7 @@ pub(crate) fn name_of(play: &Play) -> u64 {
 #[cfg(test)]
 mod tests {
     use weft_kernel_id::KernelId;
-    use weft_trace_format::{Kernel, Operation};
+    use weft_trace_format::{Operation, TracedKernel};
 
     use super::*;
     use crate::US;
@@ -649,11 +649,11 @@ mod tests {
     /// A step of the last of three kernels, and of a graph of the other two. The grids are as
     /// given, with blocks of 1,024 threads.
     fn program(source: Source, grids: [u32; 3]) -> Program {
-        let kernel = |blocks| Kernel::of(KernelId::new(1, "shaped", [blocks, 1, 1], [1_024, 1, 1], 0));
-        let node = |kernel, duration| Node { kernel, duration };
-        let graph = Kernel {
+        let kernel = |blocks| TracedKernel::of(KernelId::new(1, "shaped", [blocks, 1, 1], [1_024, 1, 1], 0));
+        let node = |kernel, duration| GraphNode { kernel, duration };
+        let graph = TracedKernel {
             nodes: vec![node(0, 3 * US), node(1, US)],
-            ..Kernel::of(KernelId::graph(1, 2))
+            ..TracedKernel::of(KernelId::graph(1, 2))
         };
         let launch = |kernel, duration| Operation {
             thread: 0,
@@ -710,11 +710,11 @@ mod tests {
 
     #[test]
     fn listed_requests_come_as_listed_and_begin_anew() {
-        let arrivals = Arrivals::Listed(Arc::from([3, 5, 8]));
+        let arrivals = ArrivalPattern::Listed(Arc::from([3, 5, 8]));
         let distances: Vec<Ns> = (0..5).map(|request| arrivals.distance(1, 0, request)).collect();
         assert_eq!(distances, [3, 5, 8, 3, 5]);
         assert!(!arrivals.is_closed());
-        assert_eq!(Arrivals::Listed(Arc::from([])).distance(1, 0, 7), 0);
+        assert_eq!(ArrivalPattern::Listed(Arc::from([])).distance(1, 0, 7), 0);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! finished work, and all that the device ran. It reads no file, prints nothing, and has no clock.
 //!
 //! * A [`PlayedJob`] is a [`Program`] (the work of a trace, [`weft_trace_format::Trace`]) with a
-//!   priority, [`Arrivals`] of its requests, and weft's profile of it ([`ProfileSource`]).
+//!   priority, [`ArrivalPattern`] of its requests, and weft's profile of it ([`ProfileSource`]).
 //! * The device is the engine's ([`weft_engine::Settings`]): jobs share it by time slices, under
 //!   MPS kernel by kernel, or under MPS on shared SMs. [`Hosts`] are the speed of the host.
 //! * The rule is a [`LaunchControl`]: the device's own sharing, weft, or a [`rule::PlayedRule`].
@@ -75,7 +75,7 @@ pub mod rule;
 mod world;
 
 pub use error::{MAX_JOBS, PlayError};
-pub use job::{Arrivals, Jitter, PlayedJob, ProfileSource, Program};
+pub use job::{ArrivalPattern, Jitter, PlayedJob, ProfileSource, Program};
 pub use play::solo_profile;
 pub use weft_protocol::Ns;
 pub use world::{

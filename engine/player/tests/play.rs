@@ -10,7 +10,7 @@ use weft_player::{
     LaunchControl, MachineRun, MachineSetup, Ns, PlayError, PlayedJob, ProfileSource, Program, solo_profile,
 };
 use weft_scheduler::Config;
-use weft_trace_format::{Kernel, Trace};
+use weft_trace_format::{Trace, TracedKernel};
 
 /// Blocks and threads of a kernel that fills half of the device.
 const SHAPE: (u32, u32) = (54, 1_024);
@@ -139,7 +139,7 @@ fn a_collective_passes_the_gate_and_leaves_the_device_to_the_service() {
     let played = |name: &str| {
         let mut jobs = pair();
         let batch = trace("batch", SHAPE, 4, 20 * MS, 0);
-        let kernels = vec![Kernel::of(KernelId::new(1, name, [16, 1, 1], [512, 1, 1], 0))];
+        let kernels = vec![TracedKernel::of(KernelId::new(1, name, [16, 1, 1], [512, 1, 1], 0))];
         jobs[1] = job(&Trace { kernels, ..batch }, 5);
         let device = Settings {
             mode: Mode::Mps,

@@ -2,9 +2,10 @@
 //! Probes of free device memory, which show the broker the memory of contexts and strangers.
 //!
 //! A probe is valid only if no memory changed during it. So each change is announced before the
-//! driver call and ends after it was counted ([`Moves`](weft_protocol::admission_slot::Moves)). A
-//! probe during a change of its own process is dropped. The broker repeats a probe during another
-//! job's change. Times are the system clock's, because processes compare them.
+//! driver call and ends after it was counted
+//! ([`ChangeCounts`](weft_protocol::admission_slot::ChangeCounts)). A probe during a change of its
+//! own process is dropped. The broker repeats a probe during another job's change. Times are the
+//! system clock's, because processes compare them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 

@@ -14,8 +14,8 @@ use weft_protocol::Ns;
 use weft_protocol::control::ToBroker;
 use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::eviction::Residence;
-use weft_protocol::lane::{self, Kind, Lane, Mode, Record, bells, flags};
-use weft_protocol::transport::{self, fds, map::Place as Mapping};
+use weft_protocol::lane::{self, Kind, Lane, LaneRecord, Mode, bells, flags};
+use weft_protocol::transport::{self, fds, map::Mapping};
 
 use super::bell::Bell;
 use super::costs::Costs;
@@ -85,7 +85,7 @@ impl BrokerLink {
 
     #[inline]
     pub fn write(&self, kind: Kind, at: Ns, kernel: u64, a: u64, b: u64) {
-        self.lane.record(Record {
+        self.lane.record(LaneRecord {
             kind,
             thread: thread::mark(),
             at,

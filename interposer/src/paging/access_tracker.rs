@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weft_profiles::working_set::{
-    Access, Allocations, KernelWorkingSet, Launch, Predictor, Region, Touched, WorkingSets,
+    Access, Allocations, KernelWorkingSet, LaunchArguments, Region, Touched, WorkingSetPredictor, WorkingSets,
 };
 use weft_protocol::Ns;
 use weft_protocol::control::{GRANULE, GranuleUse};
@@ -60,7 +60,7 @@ static TRACKER: Mutex<Option<Box<Tracker>>> = Mutex::new(None);
 
 #[derive(Debug, Default)]
 struct Tracker {
-    predictor: Predictor,
+    predictor: WorkingSetPredictor,
     period: PeriodDetector,
     live: Allocations,
     version: u64,
@@ -185,8 +185,8 @@ impl Noted {
     }
 }
 
-fn launch_of<'a>(kernel: &Kernel, word: u64, parameters: &'a [u8]) -> Launch<'a> {
-    Launch {
+fn launch_of<'a>(kernel: &Kernel, word: u64, parameters: &'a [u8]) -> LaunchArguments<'a> {
+    LaunchArguments {
         kernel: word,
         parameters,
         grid: kernel.grid.into(),
@@ -345,7 +345,7 @@ pub fn know(sets: Vec<KernelWorkingSet>) {
     let mut kernels = sets;
     kernels.sort_unstable_by_key(|kernel| kernel.kernel);
     all.merge(&WorkingSets { kernels });
-    tracker.predictor = Predictor::new(all);
+    tracker.predictor = WorkingSetPredictor::new(all);
 }
 
 impl Tracker {

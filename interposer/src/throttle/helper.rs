@@ -25,7 +25,7 @@ use weft_protocol::fit;
 use weft_protocol::lane::Mode;
 use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::Error;
-use weft_protocol::transport::client::{self, Attached, Channel};
+use weft_protocol::transport::client::{self, Attachment, Channel};
 use weft_protocol::transport::path;
 
 use super::session::Session;
@@ -280,7 +280,7 @@ impl Helper {
     }
 
     fn attach(&mut self, within: Duration) -> Result<(), Error> {
-        let Attached {
+        let Attachment {
             client,
             lane,
             epoch_page,

@@ -154,7 +154,7 @@ pub fn graph_seen(hash: u64, kernels: &[u64]) {
 /// Records the device that the process uses.
 pub fn device_seen(device: &Device) {
     if let Some(recorder) = recorder() {
-        recorder.write(&Record::Device(weft_profiles::Gpu {
+        recorder.write(&Record::Device(weft_profiles::GpuIdentity {
             name: device.name.clone(),
             uuid: device.uuid.clone(),
             memory: device.memory,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use weft_protocol::Ns;
 use weft_trace_format::MAX_OPERATIONS;
-use weft_trace_format::raw::{CallKind, Moment, Operation, Record};
+use weft_trace_format::raw::{CallKind, MarkTime, Record, TimedCall};
 
 use super::writer::Writer;
 use crate::client::clock;
@@ -60,7 +60,7 @@ pub enum RecordedCall {
 
 #[derive(Debug)]
 enum PendingKind {
-    Operation(Operation),
+    Operation(TimedCall),
     Mark,
     Stop,
 }
@@ -77,7 +77,7 @@ struct RecorderEvents {
 #[derive(Debug)]
 struct PendingCall {
     kind: PendingKind,
-    moment: Moment,
+    moment: MarkTime,
     pair: Option<RecorderEvents>,
     /// Whether the call has returned to the job.
     complete: bool,
@@ -173,7 +173,7 @@ impl Recorder {
                         .end(&format!("more than {MAX_OPERATIONS} operations: mark fewer steps"));
                     return None;
                 }
-                PendingKind::Operation(Operation {
+                PendingKind::Operation(TimedCall {
                     thread: 0,
                     sequence: 0,
                     what,
@@ -197,7 +197,7 @@ impl Recorder {
         inside.next += 1;
         inside.pending.push_back(PendingCall {
             kind,
-            moment: Moment {
+            moment: MarkTime {
                 thread: thread::id(),
                 sequence,
                 entered,
@@ -402,7 +402,7 @@ impl RecorderState {
         let record = match pending.kind {
             PendingKind::Mark => Record::Mark(moment),
             PendingKind::Stop => Record::Stop(moment),
-            PendingKind::Operation(operation) => Record::Operation(Operation {
+            PendingKind::Operation(operation) => Record::Operation(TimedCall {
                 thread: moment.thread,
                 sequence: moment.sequence,
                 entered: moment.entered,

@@ -205,7 +205,7 @@ mod tests {
         });
         writer.finish_within(Duration::from_secs(60));
         assert!(!writer.is_open());
-        let read = raw::Recording::load(&path).unwrap();
+        let read = raw::RecorderFile::load(&path).unwrap();
         assert_eq!(read.graphs.len(), 20_000);
         assert_eq!(read.graphs.get(&19_999), Some(&vec![19_999; 3]));
         assert_eq!(read.ended.as_deref(), Some("enough"));

@@ -15,8 +15,8 @@ use std::{
 use weft_kernel_id::{KernelId, graph_hash};
 use weft_profiles::Ns;
 use weft_trace_format::{
-    AwaitedWork, Call, EventIndex, Kernel, KernelIndex, Node, Operation, Step, StreamIndex, ThreadIndex, Trace,
-    timeline::Costs,
+    AwaitedWork, Call, EventIndex, GraphNode, KernelIndex, Operation, Step, StreamIndex, ThreadIndex, Trace,
+    TracedKernel, timeline::CallCosts,
 };
 
 use crate::{
@@ -132,7 +132,7 @@ fn launch_cost(joined: &Joined) -> Ns {
 struct StepAssembly<'a> {
     joined: &'a Joined<'a>,
     trace: &'a mut Trace,
-    costs: Costs,
+    costs: CallCosts,
     counts: Assembled,
     kernels: HashMap<u32, KernelIndex>,
     graphs: HashMap<u64, KernelIndex>,
@@ -193,7 +193,7 @@ impl<'a> StepAssembly<'a> {
         begun.sort_unstable();
         StepAssembly {
             joined,
-            costs: Costs::default(),
+            costs: CallCosts::default(),
             counts: Assembled::default(),
             kernels: HashMap::new(),
             graphs: HashMap::new(),
@@ -458,7 +458,7 @@ impl<'a> StepAssembly<'a> {
             let piece = &joined.works[*at];
             if matches!(piece.work.class, WorkClass::Kernel(_)) {
                 let kernel = self.kernel(*at)?;
-                nodes.push(Node {
+                nodes.push(GraphNode {
                     kernel,
                     duration: piece.share,
                 });
@@ -474,7 +474,7 @@ impl<'a> StepAssembly<'a> {
         })
     }
 
-    fn push(&mut self, kernel: Kernel) -> Result<KernelIndex, ImportError> {
+    fn push(&mut self, kernel: TracedKernel) -> Result<KernelIndex, ImportError> {
         if self.trace.kernels.len() >= weft_trace_format::MAX_KERNELS {
             return Err(ImportError::TooMuch(
                 "the kernels of different shapes that a trace may have",
@@ -495,12 +495,12 @@ impl<'a> StepAssembly<'a> {
         }
         let shape = file.shapes[number as usize];
         let id = KernelId::new(0, file.names.name(shape.name), shape.grid, shape.block, shape.shared);
-        let index = self.push(Kernel::of(id))?;
+        let index = self.push(TracedKernel::of(id))?;
         self.kernels.insert(number, index);
         Ok(index)
     }
 
-    fn graph(&mut self, nodes: Vec<Node>, class: WorkClass) -> Result<KernelIndex, ImportError> {
+    fn graph(&mut self, nodes: Vec<GraphNode>, class: WorkClass) -> Result<KernelIndex, ImportError> {
         let hash = match (nodes.is_empty(), class) {
             (true, WorkClass::Graph(number)) => graph_hash([number]),
             _ => graph_hash(nodes.iter().map(|node| self.trace.kernels[node.kernel as usize].hash)),
@@ -510,9 +510,9 @@ impl<'a> StepAssembly<'a> {
             return Ok(*known);
         }
         let id = KernelId::graph(hash, nodes.len());
-        let index = self.push(Kernel {
+        let index = self.push(TracedKernel {
             nodes,
-            ..Kernel::of(id)
+            ..TracedKernel::of(id)
         })?;
         self.graphs.insert(hash, index);
         Ok(index)

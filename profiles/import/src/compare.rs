@@ -6,7 +6,7 @@ use std::ops::Range;
 use weft_profiles::Ns;
 use weft_trace_format::{
     Call, Direction, Operation, Trace,
-    timeline::{self, Costs},
+    timeline::{self, CallCosts},
 };
 
 use crate::{join::Joined, recording::CallClass};
@@ -108,9 +108,9 @@ pub fn compare(joined: &Joined, ranges: &[Range<usize>], begin: Ns, trace: &Trac
     let file = RunFigures::of(begin, ended, spans);
     let with_queue = (queued.time > 0).then(|| queued_first(trace, queued.time));
     let trace = with_queue.as_ref().unwrap_or(trace);
-    let costs = Costs {
+    let costs = CallCosts {
         between: between(joined),
-        ..Costs::default()
+        ..CallCosts::default()
     };
     let alone = timeline::alone(trace, costs);
     let on_engine = |step: usize, operation: usize| {

@@ -9,7 +9,7 @@ use std::{
     rc::Rc,
 };
 
-use weft_profiles::{Gpu, Ns};
+use weft_profiles::{GpuIdentity, Ns};
 use weft_trace_format::Direction;
 
 use crate::{ImportError, error::one_line};
@@ -247,7 +247,7 @@ pub struct SyncFact {
 #[derive(Debug, Default)]
 pub struct ProfilerFile {
     /// GPUs by number.
-    pub gpus: BTreeMap<u32, Gpu>,
+    pub gpus: BTreeMap<u32, GpuIdentity>,
     /// Names of kernels and notes.
     pub names: NameTable,
     /// Kernels as launched.
@@ -312,10 +312,10 @@ impl ProfilerFile {
             let name = one_line(name);
             self.gpus.insert(
                 number,
-                Gpu {
+                GpuIdentity {
                     name,
                     memory,
-                    ..Gpu::default()
+                    ..GpuIdentity::default()
                 },
             );
         }

@@ -2,12 +2,12 @@
 //! Accuracy of predictions for launches outside their evidence.
 #![forbid(unsafe_code)]
 
-use super::{Allocations, Launch, Predictor, Region, Touched, ranges};
+use super::{Allocations, LaunchArguments, Region, Touched, WorkingSetPredictor, ranges};
 
 /// Touched against predicted memory, in bytes of whole pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Evaluation {
+pub struct WorkingSetAccuracy {
     /// Number of launches.
     pub launches: u64,
     /// Launches of unobserved kernels, predicted by a guess; the other figures include them.
@@ -26,7 +26,7 @@ pub struct Evaluation {
     positive_parts: f64,
 }
 
-impl Evaluation {
+impl WorkingSetAccuracy {
     /// Part of all touched bytes that was not predicted, 0 to 1.
     pub fn false_negatives(&self) -> f64 {
         part(self.false_negative_bytes as f64, self.touched_bytes as f64)
@@ -77,12 +77,12 @@ fn part(some: f64, all: f64) -> f64 {
 /// Compares predictions with the memory that launches touched. Both are rounded outwards to pages
 /// of `page` bytes (MSched: 4096), since a driver moves pages.
 pub fn evaluate<'a>(
-    predictor: &mut Predictor,
+    predictor: &mut WorkingSetPredictor,
     live: &Allocations,
     page: u64,
-    launches: impl IntoIterator<Item = (Launch<'a>, &'a [Touched])>,
-) -> Evaluation {
-    let mut evaluation = Evaluation::default();
+    launches: impl IntoIterator<Item = (LaunchArguments<'a>, &'a [Touched])>,
+) -> WorkingSetAccuracy {
+    let mut evaluation = WorkingSetAccuracy::default();
     for (launch, touched) in launches {
         let predicted = predictor.predict(&launch, live);
         evaluation.add(predicted.known, predicted.regions, touched, page);

@@ -10,12 +10,12 @@
 //!
 //! MSched learns them by binary instrumentation, weft from any [`Evidence`].
 //!
-//! * [`Launch`]: a kernel with parameters, grid and block. [`Allocations`] show which words are
-//!   pointers.
+//! * [`LaunchArguments`]: a kernel with parameters, grid and block. [`Allocations`] show which
+//!   words are pointers.
 //! * [`Fitter`]: makes [`WorkingSets`], which the profile stores, from launches and their touched
 //!   memory.
-//! * [`Predictor`]: maps a launch to its [`Region`]s, in well under a microsecond, without
-//!   allocations in the steady state.
+//! * [`WorkingSetPredictor`]: maps a launch to its [`Region`]s, in well under a microsecond,
+//!   without allocations in the steady state.
 //! * [`mod@evaluate`]: counts touched memory that was not predicted, and predicted memory that was
 //!   not touched.
 #![forbid(unsafe_code)]
@@ -39,12 +39,12 @@ mod template;
 mod tests;
 
 pub use allocations::Allocations;
-pub use evaluate::{Evaluation, evaluate};
+pub use evaluate::{WorkingSetAccuracy, evaluate};
 pub use evidence::{Certainty, Evidence, HostResidency, SimulatedLedger};
 pub use fit::Fitter;
 pub use formula::{Formula, Term};
-pub use launch::Launch;
-pub use predict::{GUESSED_BYTES, Predicted, Predictor};
+pub use launch::LaunchArguments;
+pub use predict::{GUESSED_BYTES, Predicted, WorkingSetPredictor};
 pub use region::{Access, Region, Touched};
 pub use template::{KernelWorkingSet, Template, WordTemplate, WorkingSets};
 

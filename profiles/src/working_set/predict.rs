@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    Access, Allocations, Formula, Launch, Region, Template, WorkingSets,
+    Access, Allocations, Formula, LaunchArguments, Region, Template, WorkingSets,
     table::{self, TableKey},
     template::Pieces,
 };
@@ -36,7 +36,7 @@ pub struct Predicted<'a> {
 /// Predictor of touched memory. It reuses its buffers, and allocates nothing after the largest
 /// launch.
 #[derive(Debug, Default)]
-pub struct Predictor {
+pub struct WorkingSetPredictor {
     sets: WorkingSets,
     /// Kernel to index in `ready`.
     places: HashMap<u64, usize, BuildHasherDefault<AsItIs>>,
@@ -147,16 +147,16 @@ impl Hasher for AsItIs {
     }
 }
 
-impl Predictor {
+impl WorkingSetPredictor {
     /// Makes a predictor of these working sets.
-    pub fn new(sets: WorkingSets) -> Predictor {
+    pub fn new(sets: WorkingSets) -> WorkingSetPredictor {
         let places = sets
             .kernels
             .iter()
             .enumerate()
             .map(|(at, kernel)| (kernel.kernel, at))
             .collect();
-        Predictor {
+        WorkingSetPredictor {
             ready: sets
                 .kernels
                 .iter()
@@ -177,7 +177,7 @@ impl Predictor {
 
     /// Predicts the memory that a launch will touch. Copies and memsets need no prediction: use
     /// [`Region::contiguous`] of their arguments.
-    pub fn predict(&mut self, launch: &Launch, live: &Allocations) -> Predicted<'_> {
+    pub fn predict(&mut self, launch: &LaunchArguments, live: &Allocations) -> Predicted<'_> {
         self.regions.clear();
         let Some(kernel) = self.places.get(&launch.kernel).and_then(|at| self.ready.get(*at)) else {
             self.guess(launch, live);
@@ -238,7 +238,7 @@ impl Predictor {
         }
     }
 
-    fn guess(&mut self, launch: &Launch, live: &Allocations) {
+    fn guess(&mut self, launch: &LaunchArguments, live: &Allocations) {
         for offset in launch.pointer_offsets() {
             let Some(pointer) = launch.word64(offset) else { break };
             if let Some((_, end)) = live.find(pointer) {

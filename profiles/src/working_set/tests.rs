@@ -39,8 +39,8 @@ struct One {
 }
 
 impl One {
-    fn launch(&self) -> Launch<'_> {
-        Launch {
+    fn launch(&self) -> LaunchArguments<'_> {
+        LaunchArguments {
             kernel: self.kernel as u64 + 100,
             parameters: &self.parameters,
             grid: self.grid,
@@ -185,8 +185,8 @@ pub(crate) fn example() -> WorkingSets {
     learn(&mut Job::new(42), &ALL, 30)
 }
 
-fn held_out(job: &mut Job, sets: WorkingSets, kernels: &[Kernel]) -> Evaluation {
-    let mut predictor = Predictor::new(sets);
+fn held_out(job: &mut Job, sets: WorkingSets, kernels: &[Kernel]) -> WorkingSetAccuracy {
+    let mut predictor = WorkingSetPredictor::new(sets);
     let ones: Vec<One> = kernels
         .iter()
         .flat_map(|kernel| (0..50).map(|_| *kernel).collect::<Vec<_>>())
@@ -246,7 +246,7 @@ fn one_launch_is_enough_for_what_repeats_exactly() {
     let one = job.launch(Kernel::Gemm);
     let mut fitter = Fitter::default();
     fitter.observe(&one.launch(), &job.live, &one.touched);
-    let mut predictor = Predictor::new(fitter.fit());
+    let mut predictor = WorkingSetPredictor::new(fitter.fit());
     let evaluation = evaluate(&mut predictor, &job.live, 4096, [(one.launch(), &one.touched[..])]);
     assert_eq!(
         (evaluation.false_negative_bytes, evaluation.false_positive_bytes),
@@ -258,14 +258,14 @@ fn one_launch_is_enough_for_what_repeats_exactly() {
 fn an_unknown_kernel_is_guessed_within_bounds() {
     let mut job = Job::new(3);
     let one = job.launch(Kernel::Add);
-    let mut predictor = Predictor::default();
+    let mut predictor = WorkingSetPredictor::default();
     let predicted = predictor.predict(&one.launch(), &job.live);
     assert!(!predicted.known);
     assert_eq!(predicted.regions.len(), 3);
     assert!(predicted.regions.iter().all(|region| region.bytes == GUESSED_BYTES));
     let end = 0x7e00_0000_0000 + (1 << 20);
     let near_the_end = parameters(&[end - 100, end, 0], &[]);
-    let launch = Launch {
+    let launch = LaunchArguments {
         parameters: &near_the_end,
         ..one.launch()
     };
@@ -372,7 +372,7 @@ fn the_same_arguments_are_recalled_where_no_rule_is_found() {
     let mut fitter = Fitter::default();
     let sizes = [(3u32, 700u64), (5, 100), (9, 1300), (11, 20)];
     let one = |n: u32| parameters(&[base], &[n]);
-    let launch = |parameters: &'static [u8]| Launch {
+    let launch = |parameters: &'static [u8]| LaunchArguments {
         kernel: 1,
         parameters,
         grid: [1; 3],
@@ -381,7 +381,7 @@ fn the_same_arguments_are_recalled_where_no_rule_is_found() {
     for (n, bytes) in sizes.into_iter().chain(sizes) {
         fitter.observe(&launch(one(n).leak()), &job.live, &[touched(base, bytes, Access::Read)]);
     }
-    let mut predictor = Predictor::new(fitter.fit());
+    let mut predictor = WorkingSetPredictor::new(fitter.fit());
     for (n, bytes) in sizes {
         let predicted = predictor.predict(&launch(one(n).leak()), &job.live);
         assert_eq!(predicted.regions, [Region::contiguous(base, bytes, Access::Read)]);
@@ -402,7 +402,7 @@ fn adjacent_tensors_are_told_apart() {
     let mut fitter = Fitter::new(1);
     for n in [10u64, 20, 35] {
         let parameters = parameters(&[base, base + n * 4], &[n as u32]).leak();
-        let launch = Launch {
+        let launch = LaunchArguments {
             kernel: 1,
             parameters,
             grid: [1; 3],
@@ -420,8 +420,8 @@ fn adjacent_tensors_are_told_apart() {
 }
 
 /// A launch of one block.
-fn plain(parameters: &[u8]) -> Launch<'_> {
-    Launch {
+fn plain(parameters: &[u8]) -> LaunchArguments<'_> {
+    LaunchArguments {
         kernel: 5,
         parameters,
         grid: [1; 3],
@@ -456,7 +456,7 @@ fn a_list_is_recalled_whatever_lies_behind_it() {
             fitter.observe(&plain(&parameters), &live, &touches);
         }
     }
-    let mut predictor = Predictor::new(fitter.fit());
+    let mut predictor = WorkingSetPredictor::new(fitter.fit());
     for all in [true, false] {
         let (parameters, touches) = listed(0x7f00_3000_0000, all, 9);
         let launches = [(plain(&parameters), &touches[..])];
@@ -484,7 +484,7 @@ fn a_gap_that_held_a_used_pointer_in_some_launch_is_no_operand() {
         let (parameters, touches) = launch(n, gap);
         fitter.observe(&plain(&parameters), &job.live, &touches);
     }
-    let mut predictor = Predictor::new(fitter.fit());
+    let mut predictor = WorkingSetPredictor::new(fitter.fit());
     for gap in [7, base, base + (1 << 20)] {
         let (parameters, touches) = launch(400, gap);
         let found = evaluate(&mut predictor, &job.live, 1, [(plain(&parameters), &touches[..])]);
@@ -518,7 +518,7 @@ fn guesses_count_for_nothing_beside_what_is_exact() {
     let job = Job::new(1);
     let base = 0x7f00_0000_0000u64;
     let parameters = parameters(&[base], &[3]);
-    let launch = Launch {
+    let launch = LaunchArguments {
         kernel: 1,
         parameters: &parameters,
         grid: [1; 3],
@@ -552,7 +552,7 @@ fn a_rule_holds_where_two_words_are_the_same_pointer_too() {
                 (result, n * 4)
             };
             let parameters = parameters(&[result, there], &[n as u32, parts as u32]).leak();
-            let launch = Launch {
+            let launch = LaunchArguments {
                 kernel: 1,
                 parameters,
                 grid: [1; 3],
@@ -564,7 +564,7 @@ fn a_rule_holds_where_two_words_are_the_same_pointer_too() {
     for (launch, touched) in launches.iter().chain(&launches) {
         fitter.observe(launch, &job.live, touched);
     }
-    let mut predictor = Predictor::new(fitter.fit());
+    let mut predictor = WorkingSetPredictor::new(fitter.fit());
     let launches = launches.iter().map(|(launch, touched)| (*launch, &touched[..]));
     let evaluation = evaluate(&mut predictor, &job.live, 1, launches);
     assert_eq!(
@@ -588,7 +588,7 @@ proptest! {
         }
         let sets = fitter.fit();
         prop_assert_eq!(sets.unsound(), None);
-        let mut predictor = Predictor::new(sets);
+        let mut predictor = WorkingSetPredictor::new(sets);
         let evaluation = evaluate(&mut predictor, &job.live, 1, ones.iter().map(|one| (one.launch(), &one.touched[..])));
         prop_assert_eq!(evaluation.false_negative_bytes, 0);
         prop_assert_eq!(evaluation.false_positive_bytes, 0);
@@ -599,9 +599,9 @@ proptest! {
     fn no_launch_is_a_panic(seed in 1u64.., bytes in prop::collection::vec(any::<u8>(), 0..200), shape in any::<[u32; 3]>()) {
         let mut job = Job::new(seed);
         let sets = learn(&mut job, &ALL, 5);
-        let mut predictor = Predictor::new(sets);
+        let mut predictor = WorkingSetPredictor::new(sets);
         for kernel in ALL {
-            let launch = Launch { kernel: kernel as u64 + 100, parameters: &bytes, grid: shape, block: shape };
+            let launch = LaunchArguments { kernel: kernel as u64 + 100, parameters: &bytes, grid: shape, block: shape };
             for region in predictor.predict(&launch, &job.live).regions {
                 prop_assert!(job.live.find(region.address).is_some_and(|(_, end)| region.end() <= end));
             }

@@ -17,8 +17,9 @@ use std::collections::HashMap;
 use weft_kernel_id::KernelId;
 
 use super::{
-    AwaitedWork, Call, EventIndex, Kernel, KernelIndex, Node, Operation, Source, Step, StreamIndex, ThreadIndex, Trace,
-    raw::{self, CallKind, Moment, Record, Recording},
+    AwaitedWork, Call, EventIndex, GraphNode, KernelIndex, Operation, Source, Step, StreamIndex, ThreadIndex, Trace,
+    TracedKernel,
+    raw::{self, CallKind, MarkTime, Record, RecorderFile},
     waits::Waits,
 };
 use weft_profiles::Ns;
@@ -28,7 +29,7 @@ const MIN_WORK_NS: f64 = 100.0;
 
 /// Facts about a recording that its file does not contain.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct RecordingFacts {
     /// Name of the trace.
     pub name: String,
     /// How the trace was made, one line.
@@ -40,7 +41,7 @@ pub struct Options {
 }
 
 /// Makes a trace of a recording. Without a mark it has no steps.
-pub fn trace(recording: &Recording, options: &Options) -> Trace {
+pub fn trace(recording: &RecorderFile, options: &RecordingFacts) -> Trace {
     let mut assembly = Assembly::new(recording);
     let tick = least_tick(recording);
     for record in &recording.events {
@@ -68,7 +69,7 @@ pub fn trace(recording: &Recording, options: &Options) -> Trace {
 }
 
 /// Device time of an event: the least distance of two events, as on a busy device.
-fn least_tick(recording: &Recording) -> f64 {
+fn least_tick(recording: &RecorderFile) -> f64 {
     let ticks = recording.events.iter().filter_map(|record| match record {
         Record::Operation(operation) => operation.tick.filter(|tick| *tick >= 0.0),
         _ => None,
@@ -82,8 +83,8 @@ const ACROSS: EventIndex = 0x8000;
 
 #[derive(Debug)]
 struct Assembly<'a> {
-    recording: &'a Recording,
-    kernels: Vec<Kernel>,
+    recording: &'a RecorderFile,
+    kernels: Vec<TracedKernel>,
     by_hash: HashMap<u64, KernelIndex>,
     streams: HashMap<u64, StreamIndex>,
     threads: HashMap<u32, ThreadIndex>,
@@ -108,7 +109,7 @@ struct Assembly<'a> {
 }
 
 impl<'a> Assembly<'a> {
-    fn new(recording: &'a Recording) -> Assembly<'a> {
+    fn new(recording: &'a RecorderFile) -> Assembly<'a> {
         Assembly {
             recording,
             kernels: Vec::new(),
@@ -136,7 +137,7 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    fn mark(&mut self, moment: &Moment) {
+    fn mark(&mut self, moment: &MarkTime) {
         self.close();
         self.here = 0;
         number(&mut self.threads, moment.thread);
@@ -154,12 +155,12 @@ impl<'a> Assembly<'a> {
         self.left.insert(moment.thread, moment.left);
     }
 
-    fn stop(&mut self, moment: &Moment) {
+    fn stop(&mut self, moment: &MarkTime) {
         self.close();
         self.left.insert(moment.thread, moment.left);
     }
 
-    fn operation(&mut self, operation: &raw::Operation, tick: f64) {
+    fn operation(&mut self, operation: &raw::TimedCall, tick: f64) {
         let duration = self.duration(operation, tick);
         let Some((_, marked)) = self.open else {
             self.left.insert(operation.thread, operation.left);
@@ -199,7 +200,7 @@ impl<'a> Assembly<'a> {
     }
 
     /// Device time of the work without the measurement's own time, ns.
-    fn duration(&mut self, operation: &raw::Operation, tick: f64) -> Ns {
+    fn duration(&mut self, operation: &raw::TimedCall, tick: f64) -> Ns {
         let Some((start, end)) = operation.device else { return 0 };
         let idle_before = start > self.ended + 2.0 * tick;
         let launching = operation.returned.saturating_sub(operation.called) as f64;
@@ -215,7 +216,7 @@ impl<'a> Assembly<'a> {
         time.round() as Ns
     }
 
-    fn call(&mut self, operation: &raw::Operation, duration: Ns) -> Option<Call> {
+    fn call(&mut self, operation: &raw::TimedCall, duration: Ns) -> Option<Call> {
         Some(match operation.what {
             CallKind::Launch { hash, stream } => Call::Launch {
                 kernel: self.kernel(hash),
@@ -276,7 +277,7 @@ impl<'a> Assembly<'a> {
         };
         let index = self.kernels.len() as KernelIndex;
         self.by_hash.insert(hash, index);
-        self.kernels.push(Kernel {
+        self.kernels.push(TracedKernel {
             hash,
             id,
             nodes: Vec::new(),
@@ -285,7 +286,7 @@ impl<'a> Assembly<'a> {
             // A nested graph was already recorded with its kernels.
             let kernel = self.kernel(*node);
             if let Some(graph) = self.kernels.get_mut(index as usize) {
-                graph.nodes.push(Node { kernel, duration: 0 });
+                graph.nodes.push(GraphNode { kernel, duration: 0 });
             }
         }
         index

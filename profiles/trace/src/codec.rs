@@ -118,7 +118,7 @@ mod tests {
     use weft_profiles::format::HEADER_BYTES;
 
     use super::{
-        super::{AwaitedWork, Call, Direction, Kernel, Operation, Source, Step, tests::sample},
+        super::{AwaitedWork, Call, Direction, Operation, Source, Step, TracedKernel, tests::sample},
         *,
     };
 
@@ -241,7 +241,7 @@ mod tests {
         ) {
             let mut trace = Trace { source: Source::Generated, ..Trace::default() };
             for name in ["a", "ab", "b"] {
-                trace.kernels.push(Kernel::of(weft_kernel_id::KernelId::new(7, name, [1; 3], [32, 1, 1], 0)));
+                trace.kernels.push(TracedKernel::of(weft_kernel_id::KernelId::new(7, name, [1; 3], [32, 1, 1], 0)));
             }
             for (think, mut operations) in steps {
                 for at in 0..operations.len() {

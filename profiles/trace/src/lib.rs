@@ -33,7 +33,7 @@ pub use codec::TraceError;
 
 use serde::{Deserialize, Serialize};
 use weft_kernel_id::KernelId;
-use weft_profiles::{Gpu, Ns};
+use weft_profiles::{GpuIdentity, Ns};
 
 /// Most operations of a trace: about 200 MB, half an hour of a busy PyTorch job.
 pub const MAX_OPERATIONS: usize = 4_000_000;
@@ -89,7 +89,7 @@ pub struct Trace {
     /// Time of recording, seconds since 1970.
     pub taken: u64,
     /// GPU of the recording; for estimates, the GPU whose times they are.
-    pub gpu: Gpu,
+    pub gpu: GpuIdentity,
     /// Origin of the times.
     pub source: Source,
     /// How the trace was made, one line.
@@ -97,26 +97,26 @@ pub struct Trace {
     /// Median host time of a launch call without the recorder, ns.
     pub launch_cost: Ns,
     /// Kernels and graphs.
-    pub kernels: Vec<Kernel>,
+    pub kernels: Vec<TracedKernel>,
     /// Requests or iterations.
     pub steps: Vec<Step>,
 }
 
 /// A kernel or a graph.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kernel {
+pub struct TracedKernel {
     /// Hash that stands for the kernel in records and profiles.
     pub hash: u64,
     /// Identity of the kernel.
     pub id: KernelId,
     /// A graph's kernels, in an order that its edges allow. Empty if unknown, and for a kernel.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<GraphNode>,
 }
 
-impl Kernel {
+impl TracedKernel {
     /// Makes a kernel of this identity.
-    pub fn of(id: KernelId) -> Kernel {
-        Kernel {
+    pub fn of(id: KernelId) -> TracedKernel {
+        TracedKernel {
             hash: id.hash64(),
             id,
             nodes: Vec::new(),
@@ -126,7 +126,7 @@ impl Kernel {
 
 /// A kernel in a graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
+pub struct GraphNode {
     /// The kernel; never a graph.
     pub kernel: KernelIndex,
     /// Device time, ns; 0 if unknown: no event pair fits around a node.

@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 use weft_kernel_id::KernelId;
 
 use super::{
-    AwaitedWork, Call, Direction, EventIndex, Kernel, KernelIndex, MAX_OPERATIONS, Node, Operation, Source, Step,
-    StreamIndex, ThreadIndex, Trace,
+    AwaitedWork, Call, Direction, EventIndex, GraphNode, KernelIndex, MAX_OPERATIONS, Operation, Source, Step,
+    StreamIndex, ThreadIndex, Trace, TracedKernel,
     nibbles::{NibbleReader, NibbleWriter},
     quantise,
 };
-use weft_profiles::{Gpu, Ns};
+use weft_profiles::{GpuIdentity, Ns};
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PackedTrace {
     name: String,
     taken: u64,
-    gpu: Gpu,
+    gpu: GpuIdentity,
     source: Source,
     note: String,
     launch_cost: Ns,
@@ -43,7 +43,7 @@ struct PackedKernel {
     grid: [u32; 3],
     block: [u32; 3],
     shared: u32,
-    nodes: Vec<Node>,
+    nodes: Vec<GraphNode>,
 }
 
 /// A sequence of calls that steps repeat.
@@ -250,7 +250,7 @@ impl StepShape {
     }
 }
 
-fn pack_kernels(kernels: &[Kernel]) -> (Vec<(u32, String)>, Vec<PackedKernel>) {
+fn pack_kernels(kernels: &[TracedKernel]) -> (Vec<(u32, String)>, Vec<PackedKernel>) {
     let mut sorted: Vec<&str> = kernels.iter().map(|kernel| kernel.id.symbol.as_str()).collect();
     sorted.sort_unstable();
     sorted.dedup();
@@ -264,7 +264,7 @@ fn pack_kernels(kernels: &[Kernel]) -> (Vec<(u32, String)>, Vec<PackedKernel>) {
         symbols.push((shared as u32, symbol[shared..].to_owned()));
         before = symbol;
     }
-    let pack = |kernel: &Kernel| PackedKernel {
+    let pack = |kernel: &TracedKernel| PackedKernel {
         hash: kernel.hash,
         module: kernel.id.module,
         symbol: sorted.binary_search(&kernel.id.symbol.as_str()).unwrap_or(0) as u32,
@@ -276,7 +276,7 @@ fn pack_kernels(kernels: &[Kernel]) -> (Vec<(u32, String)>, Vec<PackedKernel>) {
     (symbols, kernels.iter().map(pack).collect())
 }
 
-fn unpack_kernels(symbols: &[(u32, String)], kernels: Vec<PackedKernel>) -> Result<Vec<Kernel>, &'static str> {
+fn unpack_kernels(symbols: &[(u32, String)], kernels: Vec<PackedKernel>) -> Result<Vec<TracedKernel>, &'static str> {
     let mut names: Vec<String> = Vec::new();
     let mut total = 0usize;
     for (shared, rest) in symbols {
@@ -297,7 +297,7 @@ fn unpack_kernels(symbols: &[(u32, String)], kernels: Vec<PackedKernel>) -> Resu
         .into_iter()
         .map(|kernel| {
             let symbol = names.get(kernel.symbol as usize).ok_or("a kernel without a symbol")?;
-            Ok(Kernel {
+            Ok(TracedKernel {
                 hash: kernel.hash,
                 id: KernelId::new(kernel.module, symbol, kernel.grid, kernel.block, kernel.shared),
                 nodes: kernel.nodes,

@@ -15,7 +15,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use weft_kernel_id::KernelId;
-use weft_profiles::{Gpu, Ns, format::Problem};
+use weft_profiles::{GpuIdentity, Ns, format::Problem};
 
 use super::{Direction, TraceError, codec::FORMAT};
 
@@ -32,7 +32,7 @@ pub const MOST_NODES: usize = 6_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Record {
     /// Device of the process.
-    Device(Gpu),
+    Device(GpuIdentity),
     /// A kernel's identity.
     Kernel {
         /// Hash of the kernel.
@@ -48,18 +48,18 @@ pub enum Record {
         kernels: Vec<u64>,
     },
     /// Start of a step.
-    Mark(Moment),
+    Mark(MarkTime),
     /// End of a step; no step begins.
-    Stop(Moment),
+    Stop(MarkTime),
     /// A call.
-    Operation(Operation),
+    Operation(TimedCall),
     /// The recorder gave up, for this reason; later calls are missing.
     Ended(String),
 }
 
 /// Time of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct MarkTime {
     /// Host thread.
     pub thread: u32,
     /// Place among the operations.
@@ -75,7 +75,7 @@ pub struct Moment {
 
 /// A call.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Operation {
+pub struct TimedCall {
     /// Host thread.
     pub thread: u32,
     /// Place among the operations, by entry.
@@ -84,7 +84,7 @@ pub struct Operation {
     pub what: CallKind,
     /// When the call came in, host ns.
     pub entered: Ns,
-    /// See [`Moment::preempted`].
+    /// See [`MarkTime::preempted`].
     pub preempted: Ns,
     /// When the driver was called, host ns.
     pub called: Ns,
@@ -163,9 +163,9 @@ pub fn append(bytes: &mut Vec<u8>, record: &Record) -> bool {
 
 /// Content of a recorder's file.
 #[derive(Debug, Default)]
-pub struct Recording {
+pub struct RecorderFile {
     /// The device.
-    pub gpu: Gpu,
+    pub gpu: GpuIdentity,
     /// Hash to kernel.
     pub kernels: HashMap<u64, KernelId>,
     /// Hash to the hashes of a graph's kernels.
@@ -176,16 +176,16 @@ pub struct Recording {
     pub ended: Option<String>,
 }
 
-impl Recording {
+impl RecorderFile {
     /// Reads a file.
-    pub fn load(path: &Path) -> Result<Recording, TraceError> {
+    pub fn load(path: &Path) -> Result<RecorderFile, TraceError> {
         let io_error = |source| FORMAT.io("read", path, source);
         let mut file = BufReader::new(File::open(path).map_err(io_error)?);
         let mut magic = [0; 8];
         if file.read_exact(&mut magic).is_err() || magic != MAGIC {
             return Err(FORMAT.error(path, Problem::NotOurs).into());
         }
-        let mut recording = Recording::default();
+        let mut recording = RecorderFile::default();
         let mut buffer = Vec::new();
         loop {
             let mut length = [0; 2];
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     fn operation(sequence: u64) -> Record {
-        Record::Operation(Operation {
+        Record::Operation(TimedCall {
             thread: 1,
             sequence,
             what: CallKind::SyncAll,
@@ -261,11 +261,11 @@ mod tests {
         assert!(append(&mut bytes, &operation(3)));
         for end in [whole, whole + 1, bytes.len() - 1] {
             std::fs::write(&path, &bytes[..end]).unwrap();
-            let read = Recording::load(&path).unwrap();
+            let read = RecorderFile::load(&path).unwrap();
             assert_eq!(read.events, [operation(1), operation(2)]);
         }
         std::fs::write(&path, "weftTRAC").unwrap();
-        let error = Recording::load(&path).unwrap_err().to_string();
+        let error = RecorderFile::load(&path).unwrap_err().to_string();
         assert!(error.contains("is not a weft launch trace"), "{error}");
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Call, Trace,
-    timeline::{self, Costs, Timeline},
+    timeline::{self, CallCosts, Timeline},
 };
 use weft_profiles::{Aggregator, Ns, Profile, Sketch, json as profile_json, show};
 
@@ -34,7 +34,7 @@ impl Trace {
         for kernel in &self.kernels {
             aggregator.named(kernel.hash, kernel.id.clone());
         }
-        for span in timeline::alone(self, Costs::default()).spans {
+        for span in timeline::alone(self, CallCosts::default()).spans {
             let operation = self
                 .steps
                 .get(span.step)
@@ -73,7 +73,7 @@ impl Trace {
 /// Text: heading, steps, the top `limit` kernels by total time, histogram of gaps.
 pub fn table(trace: &Trace, limit: usize) -> String {
     let mut out = String::new();
-    let figures = trace.figures(&timeline::alone(trace, Costs::default()));
+    let figures = trace.figures(&timeline::alone(trace, CallCosts::default()));
     // Writing to a string cannot fail.
     let _ = steps(&mut out, trace, &figures);
     out.push('\n');
@@ -122,7 +122,7 @@ fn row(out: &mut String, name: &str, sketch: &Sketch, text: impl Fn(Ns) -> Strin
 
 /// JSON of `table`'s content. Times are ns. Field names stay; new fields may come.
 pub fn to_json(trace: &Trace) -> Value {
-    let figures = trace.figures(&timeline::alone(trace, Costs::default()));
+    let figures = trace.figures(&timeline::alone(trace, CallCosts::default()));
     let sketch = |sketch: &Sketch| {
         json!({
             "mean": sketch.mean(),

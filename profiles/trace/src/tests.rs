@@ -9,10 +9,10 @@ pub(crate) fn sample() -> Trace {
     let mut trace = Trace {
         name: "resnet".into(),
         taken: 1_700_000_000,
-        gpu: Gpu {
+        gpu: GpuIdentity {
             name: "NVIDIA A100-SXM4-40GB".into(),
             memory: 40 << 30,
-            ..Gpu::default()
+            ..GpuIdentity::default()
         },
         source: Source::Estimated,
         note: "estimates for an A100".into(),
@@ -20,12 +20,16 @@ pub(crate) fn sample() -> Trace {
         ..Trace::default()
     };
     for (symbol, grid) in [("_Z4gemmPf", 80), ("_Z4gemmPf", 160), ("_Z7softmaxPf", 8)] {
-        trace
-            .kernels
-            .push(Kernel::of(KernelId::new(3, symbol, [grid, 1, 1], [256, 1, 1], 1024)));
+        trace.kernels.push(TracedKernel::of(KernelId::new(
+            3,
+            symbol,
+            [grid, 1, 1],
+            [256, 1, 1],
+            1024,
+        )));
     }
-    let mut graph = Kernel::of(KernelId::graph(0xfeed_0000_0000_0001, 2));
-    let node = |kernel, duration| Node { kernel, duration };
+    let mut graph = TracedKernel::of(KernelId::graph(0xfeed_0000_0000_0001, 2));
+    let node = |kernel, duration| GraphNode { kernel, duration };
     graph.nodes = vec![node(0, 90_000), node(2, 5_000)];
     trace.kernels.push(graph);
     for (step, launches) in [(0, 4), (1, 4), (2, 7)] {

@@ -15,7 +15,7 @@ use weft_profiles::Ns;
 
 /// Costs of a call that the trace does not contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Costs {
+pub struct CallCosts {
     /// From a launch call's start to the kernel's start on an idle device, ns.
     pub latency: Ns,
     /// From the end of work to the return of the host's wait, ns.
@@ -24,12 +24,12 @@ pub struct Costs {
     pub between: Ns,
 }
 
-impl Default for Costs {
+impl Default for CallCosts {
     /// From literature, for an A100 with a current driver: about 4 us until the device sees a
     /// launch, about 2 us until a spinning host continues. `weft-gpu-probe calibration` measures
     /// both. A recording of weft has the time between kernels in their durations.
-    fn default() -> Costs {
-        Costs {
+    fn default() -> CallCosts {
+        CallCosts {
             latency: 4_000,
             wake: 2_000,
             between: 0,
@@ -108,7 +108,7 @@ impl IdealDevice {
 }
 
 /// Plays the trace.
-pub fn alone(trace: &Trace, costs: Costs) -> Timeline {
+pub fn alone(trace: &Trace, costs: CallCosts) -> Timeline {
     let mut timeline = Timeline::default();
     let mut device = IdealDevice::default();
     // Per host thread its current time; `before` is the end of the previous operation.
@@ -152,7 +152,7 @@ fn call(
     (step, at): (usize, usize),
     operation: &Operation,
     called: Ns,
-    costs: Costs,
+    costs: CallCosts,
 ) -> Ns {
     let mut work = |device: &mut IdealDevice, engine, stream, duration| {
         let (begin, end) = device.run(
@@ -247,7 +247,7 @@ mod tests {
         *,
     };
 
-    const COSTS: Costs = Costs {
+    const COSTS: CallCosts = CallCosts {
         latency: 10,
         wake: 5,
         between: 0,
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn a_trace_from_a_file_plays_to_its_end() {
         let trace = sample();
-        let timeline = alone(&trace, Costs::default());
+        let timeline = alone(&trace, CallCosts::default());
         assert_eq!(timeline.spans.len(), trace.launches() + trace.steps.len());
         assert!(timeline.steps.windows(2).all(|pair| pair[0].end < pair[1].begin));
     }

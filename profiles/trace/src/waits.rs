@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::raw::{CallKind, Record, Recording};
+use super::raw::{CallKind, Record, RecorderFile};
 
 /// Sequence numbers of recordings that a call awaits.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub(super) struct Waits {
 
 impl Waits {
     /// Finds the waits of a recording.
-    pub fn of(recording: &Recording) -> Waits {
+    pub fn of(recording: &RecorderFile) -> Waits {
         let mut waits = Waits::default();
         let mut last: HashMap<u64, (u64, u64)> = HashMap::new();
         let mut step = 0;

@@ -8,14 +8,14 @@
 use std::path::Path;
 
 use weft_profiles::predictor::{Evaluation, evaluate};
-use weft_trace_format::timeline::{Costs, alone};
+use weft_trace_format::timeline::{CallCosts, alone};
 use weft_trace_format::{Call, Trace};
 
 /// Trains on the first half of the steps and evaluates the second.
 fn judge(trace: &Trace) -> Evaluation {
     let half = trace.steps.len() / 2;
     let (mut known, mut new) = (Vec::new(), Vec::new());
-    for span in alone(trace, Costs::default()).spans {
+    for span in alone(trace, CallCosts::default()).spans {
         let Call::Launch { kernel, .. } = trace.steps[span.step].operations[span.operation].call else {
             continue;
         };

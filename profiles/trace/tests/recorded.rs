@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use weft_trace_format::timeline::{self, Costs};
+use weft_trace_format::timeline::{self, CallCosts};
 use weft_trace_format::{Call, Source, Step, Trace};
 
 /// Size limit for a repository, also in `scripts/traces`.
@@ -163,7 +163,7 @@ fn one_identity_has_many_durations() {
 #[test]
 fn played_alone_each_leaves_gaps_and_ends() {
     for (name, trace) in traces() {
-        let timeline = timeline::alone(&trace, Costs::default());
+        let timeline = timeline::alone(&trace, CallCosts::default());
         assert_eq!(timeline.steps.len(), trace.steps.len(), "{name}");
         let idle: u64 = timeline.spans.iter().filter_map(|span| span.gap).sum();
         assert!(idle > 0, "{name}");

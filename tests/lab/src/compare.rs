@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use weft_engine::{Mode, Settings};
 use weft_player::{
-    Arrivals, Hosts, JobRun, LaunchControl, MachineRun, MachineSetup, PlayedJob, ProfileSource, TokenTime,
+    ArrivalPattern, Hosts, JobRun, LaunchControl, MachineRun, MachineSetup, PlayedJob, ProfileSource, TokenTime,
 };
 use weft_profiles::Profile;
 
@@ -144,7 +144,7 @@ impl Fixture {
     /// last.
     pub fn usual_latency(&self, job: &PlayedJob) -> f64 {
         let job = PlayedJob {
-            arrivals: Arrivals::Closed { think: Some(0) },
+            arrivals: ArrivalPattern::Closed { think: Some(0) },
             ..job.clone()
         };
         let run = self.run_at(vec![job], 0, USUAL, 0, self.seed + OTHER_SEED);

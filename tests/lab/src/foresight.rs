@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 use weft_profiles::predictor::{self, Evaluation, MATERIAL_NS};
-use weft_trace_format::timeline::{self, Costs};
+use weft_trace_format::timeline::{self, CallCosts};
 use weft_trace_format::{Call, Trace};
 
 use crate::Ns;
@@ -38,7 +38,7 @@ pub struct GapForesight {
 
 /// Trains on the first half of a trace's steps, judges by the second.
 pub fn of(name: &str, trace: &Trace) -> GapForesight {
-    let spans = timeline::alone(trace, Costs::default()).spans;
+    let spans = timeline::alone(trace, CallCosts::default()).spans;
     let half = trace.steps.len() / 2;
     let gap = |span: &timeline::Span| -> Option<(u64, Ns)> {
         match trace.steps[span.step].operations[span.operation].call {

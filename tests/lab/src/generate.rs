@@ -6,7 +6,7 @@
 pub mod shapes;
 
 use weft_kernel_id::KernelId;
-use weft_trace_format::{AwaitedWork, Call, Direction, Kernel, Node, Operation, Source, Step, Trace};
+use weft_trace_format::{AwaitedWork, Call, Direction, GraphNode, Operation, Source, Step, Trace, TracedKernel};
 
 use crate::{Ns, US};
 
@@ -32,7 +32,7 @@ impl Builder {
         while self.0.kernels.len() <= number as usize {
             let at = self.0.kernels.len() as u32;
             let id = KernelId::new(1, &format!("{}_{at}", self.0.name), [at + 1, 1, 1], [128, 1, 1], 0);
-            self.0.kernels.push(Kernel::of(id));
+            self.0.kernels.push(TracedKernel::of(id));
         }
         number
     }
@@ -40,15 +40,15 @@ impl Builder {
     /// A graph of kernels with these times; returns its number.
     pub fn graph(&mut self, times: &[Ns]) -> u32 {
         let nodes = (0..times.len() as u32)
-            .map(|at| Node {
+            .map(|at| GraphNode {
                 kernel: self.kernel(at),
                 duration: times[at as usize],
             })
             .collect();
         let id = KernelId::graph(0x6ea9_0000 + self.0.kernels.len() as u64, times.len());
-        self.0.kernels.push(Kernel {
+        self.0.kernels.push(TracedKernel {
             nodes,
-            ..Kernel::of(id)
+            ..TracedKernel::of(id)
         });
         self.0.kernels.len() as u32 - 1
     }

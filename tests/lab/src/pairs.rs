@@ -32,7 +32,7 @@ use std::time::Instant;
 use serde::Serialize;
 use weft_engine::{Mode, SmLimits};
 use weft_player::job::Play;
-use weft_player::{Arrivals, Jitter, PlayedJob, ProfileSource, Program};
+use weft_player::{ArrivalPattern, Jitter, PlayedJob, ProfileSource, Program};
 use weft_trace_format::Trace;
 
 use crate::calibrated::{CalibratedDevice, LabSetting};
@@ -335,7 +335,7 @@ pub fn models(folder: &Path) -> anyhow::Result<Vec<Model>> {
 pub(crate) fn job(name: &str, priority: u8, program: &Arc<Program>, think: Option<Ns>) -> PlayedJob {
     PlayedJob {
         jitter: REPEATED,
-        arrivals: Arrivals::Closed { think },
+        arrivals: ArrivalPattern::Closed { think },
         ..PlayedJob::new(name, priority, Arc::clone(program))
     }
 }
@@ -655,10 +655,10 @@ fn cases_of(parts: &CaseParts<'_>, mode: Mode, out: &mut Vec<Case>) {
             let four = [Rule::WEFT, Rule::FIKIT, Rule::Xsched(XSCHED), Rule::Default];
             let rules: &[Rule] = if plan.all_rules { &all } else { &four };
             for (kind, arrivals) in [
-                ("poisson", Arrivals::Poisson { mean }),
+                ("poisson", ArrivalPattern::Poisson { mean }),
                 (
                     "bursts",
-                    Arrivals::Bursts {
+                    ArrivalPattern::Bursts {
                         size: 4,
                         mean: 4 * mean,
                     },
@@ -675,7 +675,7 @@ fn cases_of(parts: &CaseParts<'_>, mode: Mode, out: &mut Vec<Case>) {
             let rules = swept();
             case("frontier", vec![service(named), batch(services.len() - 1, 5)], &rules);
             let first = PlayedJob {
-                arrivals: Arrivals::Poisson {
+                arrivals: ArrivalPattern::Poisson {
                     mean: (named.1.usual_time() as f64 / LOAD) as Ns,
                 },
                 ..service(named)
@@ -777,7 +777,7 @@ fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<Know
     let mut jobs = case.jobs.clone();
     if let Some(load) = case.load {
         let mean = (bench.usual_latency(&jobs[0]) / load) as Ns;
-        jobs[0].arrivals = Arrivals::Poisson { mean };
+        jobs[0].arrivals = ArrivalPattern::Poisson { mean };
     }
     let mut known: Vec<KnownJob> = jobs
         .iter()

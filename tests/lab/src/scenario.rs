@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use weft_engine::{Mode, Settings, SmLimits};
-use weft_player::{Arrivals, Hosts, Jitter, PlayedJob, ProfileSource, Program};
+use weft_player::{ArrivalPattern, Hosts, Jitter, PlayedJob, ProfileSource, Program};
 use weft_profiles::Store;
 use weft_trace_format::Trace;
 
@@ -196,20 +196,20 @@ enum ArrivalsFile {
 
 impl ArrivalsFile {
     /// The arrivals on a device that is `dilation` times slower.
-    fn arrivals(&self, dilation: f64) -> Arrivals {
+    fn arrivals(&self, dilation: f64) -> ArrivalPattern {
         let time = |us: f64| (us * dilation * US as f64) as Ns;
         match self {
-            ArrivalsFile::Closed { think_us } => Arrivals::Closed {
+            ArrivalsFile::Closed { think_us } => ArrivalPattern::Closed {
                 think: think_us.map(|us| time(us as f64)),
             },
-            ArrivalsFile::Poisson { mean_us } => Arrivals::Poisson {
+            ArrivalsFile::Poisson { mean_us } => ArrivalPattern::Poisson {
                 mean: time(*mean_us as f64),
             },
-            ArrivalsFile::Bursts { size, mean_us } => Arrivals::Bursts {
+            ArrivalsFile::Bursts { size, mean_us } => ArrivalPattern::Bursts {
                 size: *size,
                 mean: time(*mean_us as f64),
             },
-            ArrivalsFile::Listed { us } => Arrivals::Listed(us.iter().map(|us| time(*us)).collect()),
+            ArrivalsFile::Listed { us } => ArrivalPattern::Listed(us.iter().map(|us| time(*us)).collect()),
         }
     }
 }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::Parser;
 use weft_engine::Mode;
-use weft_player::{Arrivals, PlayedJob, Program};
+use weft_player::{ArrivalPattern, PlayedJob, Program};
 
 use crate::calibrated::{CalibratedDevice, CalibrationOptions, PlayedDevice};
 use crate::compare::{Fixture, KnownJob, Tuning};
@@ -264,7 +264,7 @@ fn simulate(
         let program = program(models, name, false)?;
         let think = Some(program.usual_time());
         let job = PlayedJob {
-            arrivals: Arrivals::Closed { think },
+            arrivals: ArrivalPattern::Closed { think },
             ..pairs::job(name, 0, &program, None)
         };
         Ok(bench.know(&job, 0, true))

@@ -12,7 +12,7 @@ use weft_lab::generate;
 use weft_lab::oracle::{ForegroundGaps, GapUse, OracleBackground};
 use weft_lab::rule::Rule;
 use weft_lab::{Ns, US};
-use weft_player::{Arrivals, Hosts, Jitter, PlayedJob, Program, SYNC_RETURN_NS};
+use weft_player::{ArrivalPattern, Hosts, Jitter, PlayedJob, Program, SYNC_RETURN_NS};
 use weft_trace_format::Call;
 
 fn still(trace: &weft_trace_format::Trace) -> PlayedJob {
@@ -97,7 +97,7 @@ proptest! {
         }
         // The step is played once: the next one thinks for ever.
         let mut job = still(&trace);
-        job.arrivals = Arrivals::Closed { think: None };
+        job.arrivals = ArrivalPattern::Closed { think: None };
         let mut program = (*job.program).clone();
         program.steps.push(weft_player::job::StepProgram { think: 1 << 40, ..Default::default() });
         job.program = Arc::new(program);

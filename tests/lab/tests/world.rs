@@ -9,7 +9,7 @@ use weft_lab::compare::{CaseFigures, Fixture, KnownJob};
 use weft_lab::generate;
 use weft_lab::rule::Rule;
 use weft_lab::{MS, US};
-use weft_player::{Arrivals, Hosts, Jitter, LaunchControl, MachineRun, MachineSetup, PlayedJob, Program};
+use weft_player::{ArrivalPattern, Hosts, Jitter, LaunchControl, MachineRun, MachineSetup, PlayedJob, Program};
 use weft_trace_format::Trace;
 
 fn program(trace: &Trace) -> Arc<Program> {
@@ -146,7 +146,7 @@ fn weft_wins_back_what_plain_sharing_costs() {
 fn requests_that_come_by_themselves_queue() {
     let mut job = service();
     let alone = plain(vec![job.clone()], device(Mode::Mps), 50);
-    job.arrivals = Arrivals::Poisson { mean: 6 * MS };
+    job.arrivals = ArrivalPattern::Poisson { mean: 6 * MS };
     let queued = plain(vec![job.clone()], device(Mode::Mps), 400);
     let mean = |run: &MachineRun| run.jobs[0].latencies.iter().sum::<u64>() / run.jobs[0].latencies.len() as u64;
     assert!(
@@ -155,7 +155,7 @@ fn requests_that_come_by_themselves_queue() {
         mean(&queued),
         mean(&alone)
     );
-    job.arrivals = Arrivals::Bursts {
+    job.arrivals = ArrivalPattern::Bursts {
         size: 5,
         mean: 100 * MS,
     };

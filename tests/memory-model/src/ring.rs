@@ -8,12 +8,12 @@ use loom::thread;
 use super::shared;
 use weft_protocol::RECORDS;
 use weft_protocol::epoch_page::EpochPage;
-use weft_protocol::lane::{Kind, Lane, Reader, Record};
+use weft_protocol::lane::{Kind, Lane, LaneRecord, Reader};
 
 /// A record whose words all follow from its number, so that a torn record differs from a whole one.
-fn record(thread: u32, number: u64) -> Record {
+fn record(thread: u32, number: u64) -> LaneRecord {
     let mark = u64::from(thread) * 100 + number;
-    Record {
+    LaneRecord {
         kind: Kind::Launch,
         thread,
         at: mark,
@@ -23,7 +23,7 @@ fn record(thread: u32, number: u64) -> Record {
     }
 }
 
-fn whole(found: Record) -> (u32, u64) {
+fn whole(found: LaneRecord) -> (u32, u64) {
     let number = found.at - u64::from(found.thread) * 100;
     assert_eq!(found, record(found.thread, number), "a torn record");
     (found.thread, number)

@@ -15,7 +15,7 @@ use loom::thread;
 use super::shared;
 use weft_protocol::atomic::Ordering;
 use weft_protocol::epoch_page::EpochPage;
-use weft_protocol::lane::{Kind, Lane, Reader, Record, bells};
+use weft_protocol::lane::{Kind, Lane, LaneRecord, Reader, bells};
 
 /// `BrokerLink::ring`. True if the broker's bell is rung.
 fn ring(lane: &Lane) -> bool {
@@ -63,7 +63,7 @@ pub fn a_foreground_job_ends_a_silence() {
     let foreground = {
         let (lane, epoch_page) = (Arc::clone(&lane), Arc::clone(&epoch_page));
         thread::spawn(move || {
-            lane.record(Record {
+            lane.record(LaneRecord {
                 kind: Kind::Launch,
                 thread: 1,
                 at: 1,

@@ -78,7 +78,7 @@ fn exports(table: &[Entry<'_>], written: &BTreeSet<String>) -> String {
     text.push_str("    }\n}\n");
     let mut sorted: Vec<_> = table.iter().collect();
     sorted.sort_by_key(|entry| (entry.base, entry.since));
-    text.push_str("pub(crate) static TABLE: &[Symbol] = &[\n");
+    text.push_str("pub(crate) static TABLE: &[EntryPoint] = &[\n");
     for entry in sorted {
         let path = if written.contains(entry.symbol) {
             "written"
@@ -87,7 +87,7 @@ fn exports(table: &[Entry<'_>], written: &BTreeSet<String>) -> String {
         };
         let _ = writeln!(
             text,
-            "    Symbol {{ base: {:?}, since: {}, per_thread: {}, address: Address({path}::{} as *const ()) }},",
+            "    EntryPoint {{ base: {:?}, since: {}, per_thread: {}, address: Address({path}::{} as *const ()) }},",
             entry.base,
             entry.since,
             entry.flavour.per_thread(),

@@ -17,7 +17,7 @@ use weft_gate::active_streams::{ActiveStreams, RemainingWork};
 use weft_gate::charge;
 use weft_gate::fences::{FenceState, PendingFences};
 use weft_gate::tickets::TicketOrder;
-use weft_protocol::lane::{Kind, Lane, Record, bells, flags};
+use weft_protocol::lane::{Kind, Lane, LaneRecord, bells, flags};
 use weft_protocol::transport::map::SharedLane;
 use weft_scheduler::{Client, Mode, Ns};
 
@@ -200,7 +200,7 @@ impl SimProcess {
     }
 
     pub(crate) fn write(&self, kind: Kind, thread: usize, at: Ns, kernel: u64, a: u64, b: u64) {
-        self.lane.record(Record {
+        self.lane.record(LaneRecord {
             kind,
             thread: thread as u32,
             at,

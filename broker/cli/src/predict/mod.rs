@@ -17,7 +17,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 use weft_engine::SmLimits;
-use weft_player::{Arrivals, Ns, PlayError, Program};
+use weft_player::{ArrivalPattern, Ns, PlayError, Program};
 use weft_trace_format::{Source, Trace};
 use weft_trace_import::{ImportReport, ProgramRole};
 
@@ -180,7 +180,7 @@ pub fn main(args: PredictArgs) -> Result<ExitCode> {
 }
 
 /// When requests come, for the player and for people.
-fn arrivals(args: &PredictArgs, service: &Program) -> Result<(Arrivals, String)> {
+fn arrivals(args: &PredictArgs, service: &Program) -> Result<(ArrivalPattern, String)> {
     let ns = |ms: f64| (ms * 1e6) as Ns;
     if let Some(rate) = args.rate {
         let mean = (1e9 / rate) as Ns;
@@ -192,7 +192,7 @@ fn arrivals(args: &PredictArgs, service: &Program) -> Result<(Arrivals, String)>
                 text::duration(usual)
             );
         }
-        return Ok((Arrivals::Poisson { mean }, format!("{rate} a second, at random")));
+        return Ok((ArrivalPattern::Poisson { mean }, format!("{rate} a second, at random")));
     }
     let (think, source) = match args.think {
         Some(ms) => (ns(ms), ""),
@@ -203,7 +203,7 @@ fn arrivals(args: &PredictArgs, service: &Program) -> Result<(Arrivals, String)>
     };
     let told = format!("the next one {} after an answer{source}", text::duration(think));
     Ok((
-        Arrivals::Closed {
+        ArrivalPattern::Closed {
             think: args.think.map(ns),
         },
         told,

@@ -17,7 +17,7 @@ use serde::Serialize;
 use weft_engine::{Mode, Settings, SmLimits};
 use weft_player::rule::MpsPriority;
 use weft_player::{
-    Arrivals, Jitter, LaunchControl, MachineRun, MachineSetup, Ns, PlayError, PlayedJob, ProfileSource, Program,
+    ArrivalPattern, Jitter, LaunchControl, MachineRun, MachineSetup, Ns, PlayError, PlayedJob, ProfileSource, Program,
 };
 use weft_scheduler::Config;
 
@@ -339,7 +339,7 @@ struct RunLength {
 pub(super) struct PlayedSet {
     pub service: Program,
     pub batch: Vec<Program>,
-    pub arrivals: Arrivals,
+    pub arrivals: ArrivalPattern,
     /// The device's SMs.
     pub limits: SmLimits,
 }
@@ -427,14 +427,14 @@ impl PlayedSet {
     /// requests have far more.
     fn length(&self, settings: &[PlaySetting]) -> Option<RunLength> {
         let request = match &self.arrivals {
-            Arrivals::Poisson { mean } => *mean,
+            ArrivalPattern::Poisson { mean } => *mean,
             arrivals => pace(&self.service, arrivals),
         };
         let rate = |program: &Program, time: Ns| {
             let ops = program.steps.iter().map(|step| step.ops.len()).sum::<usize>();
             ops as f64 / program.steps.len().max(1) as f64 / time.max(1) as f64
         };
-        let closed = Arrivals::Closed { think: None };
+        let closed = ArrivalPattern::Closed { think: None };
         let batch = self.batch.iter().map(|program| rate(program, pace(program, &closed)));
         let together = rate(&self.service, request) + batch.sum::<f64>();
         let runs = |setting: &PlaySetting| {
@@ -457,12 +457,12 @@ impl PlayedSet {
     }
 
     fn play(&self, setting: &PlaySetting, length: RunLength) -> Result<SettingRun, PlayError> {
-        let job = |name: &str, priority, program: &Program, arrivals: &Arrivals| PlayedJob {
+        let job = |name: &str, priority, program: &Program, arrivals: &ArrivalPattern| PlayedJob {
             jitter: REPEATED,
             arrivals: arrivals.clone(),
             ..PlayedJob::new(name, priority, Arc::new(program.clone().with_host_time(setting.host)))
         };
-        let closed = Arrivals::Closed { think: None };
+        let closed = ArrivalPattern::Closed { think: None };
         let mut jobs = vec![job(&self.service.name, 0, &self.service, &self.arrivals)];
         jobs.extend(self.batch.iter().map(|program| job(&program.name, 5, program, &closed)));
         let run = |jobs: Vec<PlayedJob>, control, place: usize, requests: u64| {
@@ -514,10 +514,10 @@ impl PlayedSet {
 }
 
 /// Approximate mean time between two requests or iterations of a solo run, ns.
-fn pace(program: &Program, arrivals: &Arrivals) -> Ns {
+fn pace(program: &Program, arrivals: &ArrivalPattern) -> Ns {
     let own = || program.steps.iter().map(|step| step.think).sum::<Ns>() / program.steps.len().max(1) as Ns;
     let think = match arrivals {
-        Arrivals::Closed { think } => think.unwrap_or_else(own),
+        ArrivalPattern::Closed { think } => think.unwrap_or_else(own),
         _ => 0,
     };
     program.usual_time() + think

@@ -18,10 +18,10 @@ use weft_api::status::Status;
 use weft_protocol::VERSION;
 use weft_protocol::control::{Hello, ToBroker, Wants};
 use weft_protocol::epoch_page::EpochPage;
-use weft_protocol::lane::{Kind, Lane, Mode, Record};
+use weft_protocol::lane::{Kind, Lane, LaneRecord, Mode};
 use weft_protocol::latency_budget::LatencyBudget;
-use weft_protocol::transport::client::{self, Attached};
-use weft_protocol::transport::map::Place;
+use weft_protocol::transport::client::{self, Attachment};
+use weft_protocol::transport::map::Mapping;
 
 use self::bounded::Bounded;
 
@@ -213,9 +213,9 @@ pub fn until(what: &str, mut check: impl FnMut() -> bool) {
 
 /// A client.
 pub struct Client {
-    pub attached: Attached,
-    pub lane: Place<Lane>,
-    pub epoch_page: Place<EpochPage>,
+    pub attached: Attachment,
+    pub lane: Mapping<Lane>,
+    pub epoch_page: Mapping<EpochPage>,
 }
 
 /// As [`hello`], of a job with this command line.
@@ -276,9 +276,9 @@ impl Client {
 
     pub fn try_attach(socket: &Path, hello: Hello) -> Result<Client, weft_protocol::transport::Error> {
         let attached = client::attach(socket, hello, PATIENCE)?;
-        let lane = Place::<Lane>::reserve()?;
+        let lane = Mapping::<Lane>::reserve()?;
         lane.put(&attached.lane)?;
-        let epoch_page = Place::<EpochPage>::reserve()?;
+        let epoch_page = Mapping::<EpochPage>::reserve()?;
         epoch_page.put(&attached.epoch_page)?;
         lane.get().reports.state.store(1, Ordering::Release);
         Ok(Client {
@@ -302,7 +302,7 @@ impl Client {
 
     /// Writes a record and rings the doorbell if the broker wants it.
     pub fn record(&self, kind: Kind, kernel: u64, a: u64, b: u64) {
-        self.lane().record(Record {
+        self.lane().record(LaneRecord {
             kind,
             thread: 1,
             at: now(),

@@ -46,7 +46,7 @@ use weft_admission::{
     Admission, AdmissionConfig, Ask, Backing, CapLack, Decision, Device, DeviceId, Event, Job, Never, User, UserCap,
 };
 use weft_api::peak_usage::PeakUsage;
-use weft_api::placement::{Place, Seeker};
+use weft_api::placement::{JobPlace, Seeker};
 use weft_api::queue::Queue;
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::DEFAULT_PATIENCE_NS;
@@ -994,7 +994,7 @@ impl Controller {
     }
 
     /// The best device for a job that has not begun, reserved for a while.
-    pub fn place(&mut self, seeker: &Seeker) -> Result<Place, Never> {
+    pub fn place(&mut self, seeker: &Seeker) -> Result<JobPlace, Never> {
         let user = self.user(&seeker.user);
         self.carry_out();
         let situation = Situation {

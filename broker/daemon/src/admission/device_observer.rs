@@ -7,8 +7,8 @@
 //! * NVML, without a context ([`super::watch`]): before any admission and while a job waits.
 //!
 //! A probe counts only while all other clients' memory is unchanged
-//! ([`weft_protocol::admission_slot::Moves`]) and the driver has exited clients' memory again.
-//! Otherwise memory just given would count as unknown. The client probes again with its next
+//! ([`weft_protocol::admission_slot::ChangeCounts`]) and the driver has exited clients' memory
+//! again. Otherwise memory just given would count as unknown. The client probes again with its next
 //! memory.
 //!
 //! In a shared broker a probe is one user's claim, which can keep other users out:

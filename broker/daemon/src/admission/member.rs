@@ -14,7 +14,7 @@ use crate::base::process::Process;
 use crate::clients::registry::Entry;
 use crate::server::ToTheClient;
 use weft_protocol::Ns;
-use weft_protocol::admission_slot::{AdmissionState, Moves, SlotBacking};
+use weft_protocol::admission_slot::{AdmissionState, ChangeCounts, SlotBacking};
 use weft_protocol::control::ToClient;
 use weft_protocol::eviction::{EvictionCause, EvictionSlot, Residence};
 
@@ -308,7 +308,7 @@ pub enum Stillness {
 }
 
 impl ChangeProbes {
-    fn observe(&self, moves: &Moves, at: Ns, now: Ns) -> Stillness {
+    fn observe(&self, moves: &ChangeCounts, at: Ns, now: Ns) -> Stillness {
         let first = |word: &AtomicU64| match word.load(Ordering::Relaxed) {
             0 => {
                 word.store(now.max(1), Ordering::Relaxed);

@@ -34,7 +34,7 @@ use crate::clients::registry::Entry;
 use crate::server::ToTheClient;
 use weft_admission::{AdmissionConfig, Never};
 use weft_api::peak_usage::PeakUsage;
-use weft_api::placement::{Place, Seeker};
+use weft_api::placement::{JobPlace, Seeker};
 use weft_api::queue::Queue;
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
@@ -141,7 +141,7 @@ impl AdmissionHandle {
     }
 
     /// The best device for a job that has not begun, reserved for a while.
-    pub fn place(&self, seeker: &Seeker) -> Result<Place, Never> {
+    pub fn place(&self, seeker: &Seeker) -> Result<JobPlace, Never> {
         self.controller().place(seeker)
     }
 

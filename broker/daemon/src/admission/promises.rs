@@ -13,7 +13,7 @@ use super::request::{MOST_PROCESSES, UNKNOWN_PART};
 use crate::base::clock;
 use crate::base::process::Process;
 use weft_admission::{Admission, Ask, Backing, Candidate, DeviceId, DurationClass, Event, Job, Need, Never, User};
-use weft_api::placement::{Place, Seeker};
+use weft_api::placement::{JobPlace, Seeker};
 use weft_protocol::Ns;
 
 /// Time to load a framework and a model before the first context. A later job loses its claim.
@@ -80,7 +80,7 @@ impl Promises {
     }
 
     /// Promises a job the best device.
-    pub fn place(&mut self, seeker: &Seeker, user: User, situation: &Situation<'_>) -> Result<Place, Never> {
+    pub fn place(&mut self, seeker: &Seeker, user: User, situation: &Situation<'_>) -> Result<JobPlace, Never> {
         let now = clock::now();
         self.prune(now, seeker, |name| situation.jobs.is_named(name));
         // Only for this answer, unknown devices are as large as reported.
@@ -156,7 +156,7 @@ impl Promises {
             device: uuid.clone(),
         });
         let wait = placed.begin.map(|begin| begin.saturating_sub(now) as f64 / 1e9);
-        Ok(Place {
+        Ok(JobPlace {
             uuid,
             left: placed.left,
             begins_s: wait.filter(|_| placed.left.is_none()),

@@ -30,7 +30,7 @@ pub struct JobEnd {
     /// instead.
     may_read: bool,
     cancelled: AtomicBool,
-    /// As [`weft_protocol::lane::Counters::exit_status`].
+    /// As [`weft_protocol::lane::LaneCounters::exit_status`].
     told: AtomicU32,
     found: Mutex<Finding>,
 }

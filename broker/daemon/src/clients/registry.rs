@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
-use weft_profiles::{Gpu, Profile};
+use weft_profiles::{GpuIdentity, Profile};
 
 use crate::base::clock;
 use crate::base::job_end::JobEnd;
@@ -146,7 +146,7 @@ pub struct Figures {
 struct Talk {
     /// Name that the processes of its job share; empty: the client sent none.
     gang: String,
-    device: Option<Gpu>,
+    device: Option<GpuIdentity>,
     notes: VecDeque<String>,
     /// Names of its kernels, [`KERNEL_NAMES`] at most.
     kernels: HashMap<u64, String>,
@@ -347,7 +347,7 @@ impl Entry {
     }
 
     /// Sets the device. If the profile does not fit it, returns the reason.
-    pub fn device(&self, gpu: &Gpu) -> Option<String> {
+    pub fn device(&self, gpu: &GpuIdentity) -> Option<String> {
         let mut talk = self.talk();
         talk.device = Some(gpu.clone());
         let trouble = self.loaded.as_ref()?.check_gpu(gpu).err()?.to_string();
@@ -357,7 +357,7 @@ impl Entry {
     }
 
     /// The client's device, if known.
-    pub fn gpu(&self) -> Option<Gpu> {
+    pub fn gpu(&self) -> Option<GpuIdentity> {
         self.talk().device.clone()
     }
 

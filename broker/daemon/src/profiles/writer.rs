@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use weft_kernel_id::KernelId;
 use weft_profiles::working_set::KernelWorkingSet;
-use weft_profiles::{Aggregator, Gpu};
+use weft_profiles::{Aggregator, GpuIdentity};
 
 use crate::clients::registry::Entry;
 use weft_api::profile_path;
@@ -45,7 +45,7 @@ pub enum ProfileMessage {
     /// A client named a kernel: client, hash, identity.
     Named(u64, u64, KernelId),
     /// A client uses this device.
-    Device(u64, Gpu),
+    Device(u64, GpuIdentity),
     /// A kernel's working set, as a client saw it.
     WorkingSet(u64, KernelWorkingSet),
     /// Samples of a client.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use log::Level;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use weft_profiles::Gpu;
+use weft_profiles::GpuIdentity;
 
 use crate::admission;
 use crate::base::user_log;
@@ -323,7 +323,7 @@ impl Control {
                     .tell(Notice::Shares(client, mps.then_some(peer.mps_server)));
                 self.memory
                     .tell(memory::MemoryMessage::Device(client, uuid.clone(), memory));
-                let gpu = Gpu {
+                let gpu = GpuIdentity {
                     name: clean(&name, LONGEST_LABEL),
                     uuid,
                     memory,

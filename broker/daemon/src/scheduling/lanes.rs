@@ -20,7 +20,7 @@ use crate::profiles::writer::Observation;
 use weft_protocol::control::ToClient;
 use weft_protocol::credit::RunAheadWindow;
 use weft_protocol::epoch_page;
-use weft_protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Record, bells, flags};
+use weft_protocol::lane::{self, Kind, LaneRecord, MAGIC, Mode, NO_GAP, RECORDS, Reader, bells, flags};
 use weft_protocol::{Ns, VERSION};
 use weft_scheduler::{Client, Event};
 
@@ -197,7 +197,7 @@ impl LaneWatch {
 
     fn take(
         &mut self,
-        record: Record,
+        record: LaneRecord,
         now: Ns,
         events: &mut Vec<(Ns, Event)>,
         seen: &mut Vec<Observation>,
@@ -283,7 +283,7 @@ impl LaneWatch {
         });
     }
 
-    fn sample(&self, record: Record) -> Option<Observation> {
+    fn sample(&self, record: LaneRecord) -> Option<Observation> {
         let gap = (record.b != NO_GAP).then_some(record.b);
         let sample = Observation::Sample(record.kernel, record.a, gap);
         self.entry.profiling.then_some(sample)

@@ -19,7 +19,7 @@ use rustix::event::PollFlags;
 use super::callers::is_owner;
 use super::process;
 use weft_protocol::transport::fds;
-use weft_protocol::transport::peer::Peer;
+use weft_protocol::transport::peer::PeerProcess;
 
 /// User id of the owner's processes in containers: the kernel's own overflow uid.
 pub const NOBODY: u32 = 65_534;
@@ -28,7 +28,7 @@ pub const NOBODY: u32 = 65_534;
 const SYS_ADMIN: u64 = 0x20_0000;
 
 /// The user as which a connected process counts.
-pub fn user_of(socket: impl AsFd, peer: &Peer) -> u32 {
+pub fn user_of(socket: impl AsFd, peer: &PeerProcess) -> u32 {
     match is_owner(peer.uid) && !is_outside(socket, peer.pid) {
         true => NOBODY,
         false => peer.uid,

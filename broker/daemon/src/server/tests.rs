@@ -14,7 +14,7 @@ use weft_protocol::VERSION;
 use weft_protocol::control::{Hello, Refusal, ToBroker};
 use weft_protocol::lane::{Lane, Mode};
 use weft_protocol::latency_budget::LatencyBudget;
-use weft_protocol::transport::map::Place;
+use weft_protocol::transport::map::Mapping;
 use weft_protocol::transport::wire::Packet;
 use weft_protocol::transport::{Error, HANDSHAKE, TimeLimit, client, fds};
 
@@ -67,7 +67,7 @@ fn let_in(listener: &mut Listener, host: &Arc<Host>, count: usize) -> Vec<Attach
 }
 
 /// Attaches, again if the broker did not finish the handshake in time.
-fn attach(path: &Path) -> client::Attached {
+fn attach(path: &Path) -> client::Attachment {
     let begin = Instant::now();
     loop {
         match client::attach(path, hello(5), PATIENCE) {
@@ -95,7 +95,7 @@ fn a_client_attaches_shares_a_lane_talks_and_is_missed() {
     assert_eq!(broker.pid, Some(std::process::id()));
     assert_eq!(job.costs, [(7, 700)]);
 
-    let lane = Place::<Lane>::reserve().expect("a place");
+    let lane = Mapping::<Lane>::reserve().expect("a place");
     lane.put(&job.lane).expect("mapped");
     assert_eq!(lane.get().orders.mode.load(Ordering::Acquire), Mode::Foreground as u32);
     lane.get().counters.launches.fetch_add(5, Ordering::Relaxed);

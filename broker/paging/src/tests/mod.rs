@@ -27,7 +27,7 @@ fn link(duplex: bool) -> Link {
     }
 }
 
-fn config(capacity: u64, options: Options) -> PagingConfig {
+fn config(capacity: u64, options: PlanOptions) -> PagingConfig {
     PagingConfig {
         capacity,
         host_limit: 1 << 30,
@@ -60,7 +60,7 @@ fn what_comes_next_is_brought_during_the_turn_before() {
     // Each set fits half the device and comes in less than a turn: after the first turn no client
     // waits.
     let sets = vec![sweep(40, 200, Access::ReadWrite); 4];
-    let mut world = World::new(config(80, Options::default()), sets);
+    let mut world = World::new(config(80, PlanOptions::default()), sets);
     world.rounds(1, 8_000);
     let stalled = world.stalled;
     assert!(stalled > 0, "the very first set had to be waited for");
@@ -80,7 +80,7 @@ fn what_a_running_kernel_uses_is_not_taken_from_it() {
         };
     }
     let sets = vec![set; 4];
-    let mut world = World::new(config(80, Options::default()), sets);
+    let mut world = World::new(config(80, PlanOptions::default()), sets);
     let timeline: Vec<ResidencySlot> = world
         .clients()
         .iter()
@@ -113,7 +113,7 @@ fn what_a_turn_has_used_for_the_last_time_is_not_brought_back() {
     // Each turn goes round its set three times, and the device holds 1.5 sets. In the last round
     // used granules make way for the other set; earlier needs of them have lapsed.
     let sets = vec![sweep(20, 100, Access::ReadWrite); 2];
-    let mut world = World::new(config(30, Options::default()), sets);
+    let mut world = World::new(config(30, PlanOptions::default()), sets);
     world.rounds(2, 6_000);
     let turn = |client| ResidencySlot {
         client: Client(client),
@@ -146,7 +146,7 @@ fn a_turn_that_ends_elsewhere_in_the_same_kernel_spends_nothing_early() {
     // its start.
     let mut set = sweep(21, 100, Access::ReadWrite);
     set.period = 3_000;
-    let mut world = World::new(config(30, Options::default()), vec![set; 2]);
+    let mut world = World::new(config(30, PlanOptions::default()), vec![set; 2]);
     let turn = |client, length| ResidencySlot {
         client: Client(client),
         length,
@@ -162,7 +162,7 @@ fn a_turn_that_ends_elsewhere_in_the_same_kernel_spends_nothing_early() {
 #[test]
 fn a_turn_that_was_shortened_by_waits_gives_up_granules_before_it_ends() {
     let sets = vec![sweep(20, 100, Access::ReadWrite); 2];
-    let mut world = World::new(config(30, Options::default()), sets);
+    let mut world = World::new(config(30, PlanOptions::default()), sets);
     let turn = |client| ResidencySlot {
         client: Client(client),
         length: 4_000,
@@ -191,7 +191,7 @@ fn a_turn_that_was_shortened_by_waits_gives_up_granules_before_it_ends() {
 #[test]
 fn a_kernel_under_way_at_a_turns_end_keeps_its_granules() {
     let sets = vec![sweep(20, 100, Access::ReadWrite); 2];
-    let mut world = World::new(config(30, Options::default()), sets);
+    let mut world = World::new(config(30, PlanOptions::default()), sets);
     let turn = |client, length| ResidencySlot {
         client: Client(client),
         length,
@@ -213,7 +213,7 @@ fn a_kernel_under_way_at_a_turns_end_keeps_its_granules() {
 /// A foreground job that uses 10 of its 20 granules, a background job of 20, and room for 30.
 fn beside_a_foreground() -> (World, Vec<ResidencySlot>) {
     let mut world = World::new(
-        config(30, Options::default()),
+        config(30, PlanOptions::default()),
         vec![sweep(10, 100, Access::ReadWrite), sweep(20, 100, Access::ReadWrite)],
     );
     let unused = GranuleRange { first: 10, count: 10 };
@@ -268,7 +268,7 @@ fn of_a_foreground_job_of_whom_nothing_is_known_nothing_goes() {
 fn what_came_by_faults_beyond_the_capacity_is_given_back() {
     // More than may be out at a time.
     let mut world = World::new(
-        config(40, Options::default()),
+        config(40, PlanOptions::default()),
         vec![sweep(40, 100, Access::ReadWrite), sweep(30, 100, Access::ReadWrite)],
     );
     let turn = |client| ResidencySlot {
@@ -307,7 +307,7 @@ fn a_kernel_keeps_what_it_uses_however_often_the_plan_is_made_anew() {
             count: 10,
         };
     }
-    let mut world = World::new(config(15, Options::default()), vec![set]);
+    let mut world = World::new(config(15, PlanOptions::default()), vec![set]);
     let turn = ResidencySlot {
         client: Client(0),
         length: 90_000,
@@ -338,7 +338,7 @@ fn prefetches_come_in_the_order_of_first_use() {
     for (at, one) in set.uses.iter_mut().enumerate() {
         one.range.first = 100 - at as u64;
     }
-    let mut world = World::new(config(40, Options::default()), vec![set]);
+    let mut world = World::new(config(40, PlanOptions::default()), vec![set]);
     world.turn(&[ResidencySlot {
         client: Client(0),
         length: 2_000,
@@ -373,11 +373,11 @@ fn weights_are_copied_out_never_and_dead_data_is_dropped() {
             sum(|row| row.prefetched),
         )
     };
-    let all = Options::default();
+    let all = PlanOptions::default();
     let (copied, released, discarded, _) = with(Access::Read, all);
     assert_eq!((copied, discarded), (0, 0));
     assert!(released > 100);
-    let plain = Options {
+    let plain = PlanOptions {
         read_duplication: false,
         ..all
     };
@@ -387,14 +387,14 @@ fn weights_are_copied_out_never_and_dead_data_is_dropped() {
     let (copied, _, discarded, prefetched) = with(Access::Write, all);
     assert_eq!((copied, prefetched), (0, 0), "dead data is neither copied out nor in");
     assert!(discarded > 100);
-    let plain = Options { discard: false, ..all };
+    let plain = PlanOptions { discard: false, ..all };
     let (copied, _, discarded, prefetched) = with(Access::Write, plain);
     assert!(copied > 100 && discarded == 0 && prefetched > 100);
 }
 
 #[test]
 fn advice_follows_what_is_written() {
-    let mut planner = Planner::new(config(10, Options::default()));
+    let mut planner = Planner::new(config(10, PlanOptions::default()));
     planner.join(Client(1));
     let mut set = sweep(4, 10, Access::Read);
     set.uses[2].access = Access::ReadWrite;
@@ -421,13 +421,13 @@ fn advice_follows_what_is_written() {
 
 #[test]
 fn without_pipelining_a_turn_starts_when_everything_is_in() {
-    let serial = Options {
+    let serial = PlanOptions {
         overlap: Overlap::Nothing,
-        ..Options::default()
+        ..PlanOptions::default()
     };
     let mut world = World::new(config(60, serial), vec![sweep(40, 200, Access::ReadWrite); 3]);
     let pipelined = |overlap| {
-        let options = Options { overlap, ..serial };
+        let options = PlanOptions { overlap, ..serial };
         let mut world = World::new(config(60, options), vec![sweep(40, 200, Access::ReadWrite); 3]);
         world.rounds(4, 8_000);
         assert_eq!(world.faults, 0);
@@ -444,7 +444,7 @@ fn without_pipelining_a_turn_starts_when_everything_is_in() {
 fn a_job_larger_than_the_device_goes_round_in_it() {
     // The link is half as fast as the kernels, so the cost is the migration.
     let set = sweep(100, 50, Access::ReadWrite);
-    let mut config = config(40, Options::default());
+    let mut config = config(40, PlanOptions::default());
     // By default, granules in flight would be a fifth of this device.
     (config.in_flight, config.per_order) = (2, 1);
     let mut world = World::new(config, vec![set.clone()]);
@@ -461,7 +461,7 @@ fn a_job_larger_than_the_device_goes_round_in_it() {
 
 #[test]
 fn what_is_refused_stays_and_is_asked_again_at_the_next_switch() {
-    let mut planner = Planner::new(config(10, Options::default()));
+    let mut planner = Planner::new(config(10, PlanOptions::default()));
     let client = Client(1);
     planner.join(client);
     planner.set_working_set(client, sweep(4, 10, Access::ReadWrite), 0);
@@ -489,7 +489,7 @@ fn what_is_refused_stays_and_is_asked_again_at_the_next_switch() {
 fn the_host_is_not_filled_beyond_its_limit() {
     // 120 granules, 60 on the device, 70 on the host: at most 10 duplicates.
     for access in [Access::Read, Access::ReadWrite] {
-        let mut config = config(60, Options::default());
+        let mut config = config(60, PlanOptions::default());
         config.host_limit = 130;
         let mut world = World::new(config, vec![sweep(40, 200, access); 3]);
         world.rounds(1, 8_000);
@@ -502,7 +502,7 @@ fn the_host_is_not_filled_beyond_its_limit() {
 fn no_more_of_a_client_is_moved_out_than_its_control_group_leaves() {
     for limit in [Some(15), Some(0), None] {
         let mut world = World::new(
-            config(60, Options::default()),
+            config(60, PlanOptions::default()),
             vec![sweep(40, 200, Access::ReadWrite); 3],
         );
         world.planner.set_client_host_limit(Client(1), limit);
@@ -519,7 +519,7 @@ fn no_more_of_a_client_is_moved_out_than_its_control_group_leaves() {
 #[test]
 fn what_was_freed_or_left_is_forgotten() {
     let mut world = World::new(
-        config(60, Options::default()),
+        config(60, PlanOptions::default()),
         vec![sweep(40, 200, Access::ReadWrite); 3],
     );
     world.rounds(1, 8_000);
@@ -597,11 +597,11 @@ fn wild_sets() -> impl Strategy<Value = Vec<WorkingSet>> {
     prop::collection::vec(set, 1..5)
 }
 
-fn options() -> impl Strategy<Value = Options> {
+fn options() -> impl Strategy<Value = PlanOptions> {
     let overlap = prop_oneof![Just(Overlap::Nothing), Just(Overlap::AtSwitch), Just(Overlap::Ahead)];
     let victims = prop_oneof![Just(Victims::Opt), Just(Victims::Lru)];
     (overlap, victims, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-        |(overlap, victims, discard, read_duplication, whole_allocations)| Options {
+        |(overlap, victims, discard, read_duplication, whole_allocations)| PlanOptions {
             overlap,
             victims,
             discard,
@@ -641,7 +641,7 @@ proptest! {
         let capacity = (all * share / 100).max(largest);
         let length = length * 100;
         let run = |victims| {
-            let options = Options { victims, overlap: Overlap::AtSwitch, discard: false, ..Options::default() };
+            let options = PlanOptions { victims, overlap: Overlap::AtSwitch, discard: false, ..PlanOptions::default() };
             let mut world = World::new(config(capacity, options), sets.clone());
             world.rounds(6, length);
             (world.prefetched, world.faults)

@@ -5,7 +5,7 @@
 //! * the broker's orders: the [`Mode`], the credit, the bounds of a wait;
 //! * the client's reports: the launch that waits, work issued and completed, counters, durations of
 //!   its marked requests;
-//! * a flight recorder: a ring of [`Record`]s ([`ring`]).
+//! * a flight recorder: a ring of [`LaneRecord`]s ([`ring`]).
 //!
 //! Credit is predicted GPU time, ns. The broker adds to it, the client takes from it, and a
 //! revocation swaps it to zero: `given = taken + revoked + left` at every instruction.
@@ -20,10 +20,10 @@ mod ring;
 #[cfg(not(loom))]
 pub use self::requests::{DurationCounts, DurationFigures, Durations, MarkedRequests};
 use self::ring::Ring;
-pub use self::ring::{DEVICE_COPY, HOST_COPY, Kind, NO_GAP, Reader, Record, is_transfer, likely};
+pub use self::ring::{DEVICE_COPY, HOST_COPY, Kind, LaneRecord, NO_GAP, Reader, is_transfer, likely};
 use super::Ns;
 pub use super::RECORDS;
-use super::admission_slot::{AdmissionSlot, Moves};
+use super::admission_slot::{AdmissionSlot, ChangeCounts};
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use super::eviction::EvictionSlot;
 #[cfg(not(loom))]
@@ -223,7 +223,7 @@ pub struct Reports {
 /// Counters for people, in `weft status`.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct LaneCounters {
     /// Kernel launches.
     pub launches: AtomicU64,
     /// Graph launches.
@@ -305,13 +305,13 @@ pub struct Lane {
     /// Client to broker.
     pub reports: Reports,
     /// Client to people: counters for `weft status`.
-    pub counters: Counters,
+    pub counters: LaneCounters,
     /// Both ways: page operations.
     pub page_ops: PageOps,
     /// Broker to client: admission and quota.
     pub admission_slot: AdmissionSlot,
     /// Client to broker: changes of its memory.
-    pub moves: Moves,
+    pub moves: ChangeCounts,
     /// Both ways: eviction of its memory.
     pub eviction: EvictionSlot,
     /// Client to people: durations of its marked requests.
@@ -328,10 +328,10 @@ impl Default for Lane {
             broker_sleeps: AtomicU32::new(0),
             orders: Orders::default(),
             reports: Reports::default(),
-            counters: Counters::default(),
+            counters: LaneCounters::default(),
             page_ops: PageOps::default(),
             admission_slot: AdmissionSlot::default(),
-            moves: Moves::default(),
+            moves: ChangeCounts::default(),
             eviction: EvictionSlot::default(),
             #[cfg(not(loom))]
             requests: MarkedRequests::default(),
@@ -349,7 +349,7 @@ impl Lane {
 
     /// Writes a record from any thread, without waiting: one locked instruction and a few stores.
     #[inline]
-    pub fn record(&self, record: Record) {
+    pub fn record(&self, record: LaneRecord) {
         self.ring.write(record, &self.reports.last_idle);
     }
 

@@ -83,7 +83,7 @@ impl Kind {
 
 /// One record by value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record {
+pub struct LaneRecord {
     /// Kind.
     pub kind: Kind,
     /// Low half of the writing thread's id.
@@ -137,7 +137,7 @@ impl Default for Ring {
 impl Ring {
     /// Writes a record. Reads `last_idle` after the record has its number.
     #[inline]
-    pub(super) fn write(&self, record: Record, last_idle: &AtomicU64) {
+    pub(super) fn write(&self, record: LaneRecord, last_idle: &AtomicU64) {
         let number = self.head.0.fetch_add(1, Ordering::Relaxed);
         let Some(slot) = self.slots.get(number as usize % RECORDS) else {
             return;
@@ -172,7 +172,7 @@ pub struct Reader {
     /// The last idle time returned.
     idle_told: Ns,
     /// A record after the idle time that was just returned.
-    held: Option<Record>,
+    held: Option<LaneRecord>,
     lost: u64,
     malformed: u64,
 }
@@ -183,7 +183,7 @@ impl Reader {
     ///
     /// A new idle time is returned once, as [`Kind::Idle`]: before the first record that follows
     /// it, or last.
-    pub fn next(&mut self, lane: &Lane) -> Option<Record> {
+    pub fn next(&mut self, lane: &Lane) -> Option<LaneRecord> {
         if let Some(record) = self.held.take() {
             return Some(record);
         }
@@ -220,7 +220,7 @@ impl Reader {
             self.next += 1;
             match Kind::from_word(kind_thread as u32) {
                 Some(kind) => {
-                    let record = Record {
+                    let record = LaneRecord {
                         kind,
                         thread: (kind_thread >> 32) as u32,
                         at,
@@ -240,12 +240,12 @@ impl Reader {
     }
 
     /// A new idle time as a record. If two come in the wrong order, the later one counts.
-    fn newly_idle(&mut self, at: Ns) -> Option<Record> {
+    fn newly_idle(&mut self, at: Ns) -> Option<LaneRecord> {
         if at <= self.idle_told {
             return None;
         }
         self.idle_told = at;
-        Some(Record {
+        Some(LaneRecord {
             kind: Kind::Idle,
             thread: 0,
             at,
@@ -305,8 +305,8 @@ impl Reader {
 mod tests {
     use super::*;
 
-    fn launch(at: Ns) -> Record {
-        Record {
+    fn launch(at: Ns) -> LaneRecord {
+        LaneRecord {
             kind: Kind::Launch,
             thread: 7,
             at,

@@ -37,10 +37,10 @@ const FULL_QUEUE: Duration = Duration::from_millis(2);
 
 /// Handles and costs of an attached client.
 #[derive(Debug)]
-pub struct Attached {
+pub struct Attachment {
     /// Its number at this broker.
     pub client: u64,
-    /// Memory of its lane, for [`super::map::Place::put`].
+    /// Memory of its lane, for [`super::map::Mapping::put`].
     pub lane: OwnedFd,
     /// Memory of the broker's epoch page.
     pub epoch_page: OwnedFd,
@@ -194,7 +194,7 @@ fn from_broker(error: Error) -> Error {
 }
 
 /// Attaches to the broker at `path`, within about `within`.
-pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attached, Error> {
+pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attachment, Error> {
     let limit = TimeLimit::new(within);
     if hello.command.len() > LONGEST_COMMAND {
         let end = (0..=LONGEST_COMMAND)
@@ -263,7 +263,7 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
             Err(TryRecvError::IpcError(_)) => return Err(Error::Gone),
         }
     };
-    Ok(Attached {
+    Ok(Attachment {
         client,
         lane,
         epoch_page,

@@ -3,9 +3,9 @@
 //!
 //! * The broker makes a memfd of the exact size, seals it and maps it: [`Shared`]. A client that
 //!   truncated it would cause a SIGBUS.
-//! * A client maps it into a [`Place`]: one readable address for the life of the process. Without a
-//!   broker the place holds zeroed private memory, with [`Mode::Free`](crate::lane::Mode::Free). So
-//!   a launch never checks whether a lane exists. One system call swaps the memory.
+//! * A client maps it into a [`Mapping`]: one readable address for the life of the process. Without
+//!   a broker the place holds zeroed private memory, with [`Mode::Free`](crate::lane::Mode::Free).
+//!   So a launch never checks whether a lane exists. One system call swaps the memory.
 //!
 //! Only types made of atomics are shared: a reference stays sound whatever the other process
 //! writes.
@@ -140,18 +140,18 @@ impl<T: Plain> Drop for Shared<T> {
 
 /// A client's address of a `T`: always readable, never freed.
 #[derive(Debug)]
-pub struct Place<T: Plain> {
+pub struct Mapping<T: Plain> {
     address: NonNull<T>,
 }
 
-// SAFETY: a `Place` is a `&'static T`, and `T` is `Sync` by `Plain`.
-unsafe impl<T: Plain> Send for Place<T> {}
+// SAFETY: a `Mapping` is a `&'static T`, and `T` is `Sync` by `Plain`.
+unsafe impl<T: Plain> Send for Mapping<T> {}
 // SAFETY: as above.
-unsafe impl<T: Plain> Sync for Place<T> {}
+unsafe impl<T: Plain> Sync for Mapping<T> {}
 
-impl<T: Plain> Place<T> {
+impl<T: Plain> Mapping<T> {
     /// Reserves an address with zeroed private memory.
-    pub fn reserve() -> Result<Place<T>, Error> {
+    pub fn reserve() -> Result<Mapping<T>, Error> {
         // SAFETY: a null hint lets the kernel choose the address, so nothing that exists is
         // replaced.
         let address = unsafe {
@@ -164,7 +164,7 @@ impl<T: Plain> Place<T> {
         }
         .map_err(Error::system("reserving an address"))?;
         let address = NonNull::new(address.cast::<T>()).ok_or(Error::Nonsense("memory at address zero"))?;
-        Ok(Place { address })
+        Ok(Mapping { address })
     }
 
     /// The present `T`. Its atomics may change at any time, also all at once.
@@ -210,13 +210,13 @@ impl<T: Plain> Place<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lane::{Kind, MAGIC, Mode, Reader, Record};
+    use crate::lane::{Kind, LaneRecord, MAGIC, Mode, Reader};
     use std::sync::atomic::Ordering;
 
     #[test]
     fn what_one_side_writes_the_other_reads_and_a_cleared_place_is_free() {
         let lane = SharedLane::lane().expect("a lane");
-        let place = Place::<Lane>::reserve().expect("a place");
+        let place = Mapping::<Lane>::reserve().expect("a place");
         let seen = place.get();
         assert_eq!(
             Mode::from_word(seen.orders.mode.load(Ordering::Relaxed)),
@@ -231,7 +231,7 @@ mod tests {
             Mode::from_word(seen.orders.mode.load(Ordering::Relaxed)),
             Some(Mode::Background)
         );
-        let record = Record {
+        let record = LaneRecord {
             kind: Kind::Launch,
             thread: 1,
             at: 2,
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn memory_that_could_shrink_or_is_too_small_is_refused() {
-        let place = Place::<EpochPage>::reserve().expect("a place");
+        let place = Mapping::<EpochPage>::reserve().expect("a place");
         let open = memfd_create(c"open", MemfdFlags::ALLOW_SEALING).expect("a memfd");
         assert!(place.put(&open).is_err(), "empty");
         ftruncate(&open, 1 << 20).expect("sized");

@@ -10,7 +10,7 @@ use super::Error;
 
 /// A peer.
 #[derive(Debug)]
-pub struct Peer {
+pub struct PeerProcess {
     /// Process id; `None` in a pid namespace that this process cannot see.
     pub pid: Option<u32>,
     /// Its user.
@@ -19,7 +19,7 @@ pub struct Peer {
 
 /// Asks the kernel for the peer. Uses libc: rustix 1.1 cannot read a pid of 0, which a peer of
 /// another pid namespace has.
-pub fn peer(socket: impl AsFd) -> Result<Peer, Error> {
+pub fn peer(socket: impl AsFd) -> Result<PeerProcess, Error> {
     let mut said = libc::ucred {
         pid: 0,
         uid: u32::MAX,
@@ -40,7 +40,7 @@ pub fn peer(socket: impl AsFd) -> Result<Peer, Error> {
     if answer != 0 {
         return Err(Error::io("asking who the peer is")(io::Error::last_os_error()));
     }
-    Ok(Peer {
+    Ok(PeerProcess {
         pid: u32::try_from(said.pid).ok().filter(|pid| *pid != 0),
         uid: said.uid,
     })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weft_kernel_id::KernelId;
 use weft_player::{Ns, PlayedJob, Program};
-use weft_trace_format::{AwaitedWork, Call, Kernel, Operation, Step, Trace};
+use weft_trace_format::{AwaitedWork, Call, Operation, Step, Trace, TracedKernel};
 
 pub const US: Ns = 1_000;
 pub const MS: Ns = 1_000 * US;
@@ -27,7 +27,13 @@ pub fn trace(name: &str, (blocks, threads): (u32, u32), launches: usize, duratio
     Trace {
         name: name.to_string(),
         launch_cost: 5 * US,
-        kernels: vec![Kernel::of(KernelId::new(1, name, [blocks, 1, 1], [threads, 1, 1], 0))],
+        kernels: vec![TracedKernel::of(KernelId::new(
+            1,
+            name,
+            [blocks, 1, 1],
+            [threads, 1, 1],
+            0,
+        ))],
         steps: vec![Step { think, operations }],
         ..Trace::default()
     }

@@ -14,7 +14,7 @@ mod trace;
 use std::sync::atomic::Ordering;
 
 use weft_protocol::Ns;
-use weft_protocol::lane::{DeviceSpeed, Kind, Mode, Reader, Record};
+use weft_protocol::lane::{DeviceSpeed, Kind, LaneRecord, Mode, Reader};
 use weft_protocol::transport::map::{SharedEpochPage, SharedLane};
 
 use super::session::Session;
@@ -33,7 +33,7 @@ struct Broker {
 }
 
 impl Broker {
-    fn records(&mut self) -> Vec<Record> {
+    fn records(&mut self) -> Vec<LaneRecord> {
         std::iter::from_fn(|| self.reader.next(&self.lane)).collect()
     }
 

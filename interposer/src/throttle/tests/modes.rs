@@ -128,7 +128,7 @@ fn a_foreground_job_raises_its_epoch_and_records_and_never_waits() {
 #[test]
 fn a_foreground_job_that_ends_by_an_event_is_seen_idle() {
     let (session, mut broker) = attached(Mode::Foreground);
-    let idle = |records: Vec<super::Record>| records.iter().filter(|record| record.kind == Kind::Idle).count();
+    let idle = |records: Vec<super::LaneRecord>| records.iter().filter(|record| record.kind == Kind::Idle).count();
     let (compute, copies, event, done) = (0x100, 0x200, 0xe0, 0xf0);
     launch(session, kernel(7, compute));
     session.before_event_op(StreamOp::EventRecord, event, compute);
@@ -159,7 +159,7 @@ fn a_foreground_job_that_ends_by_an_event_is_seen_idle() {
 fn a_foreground_jobs_wait_for_a_part_of_its_work_is_reported() {
     let (session, mut broker) = attached(Mode::Foreground);
     let (stream, event) = (0x100, 0xe0);
-    let waits = |records: Vec<super::Record>| -> Vec<(u64, u64, u64)> {
+    let waits = |records: Vec<super::LaneRecord>| -> Vec<(u64, u64, u64)> {
         let parts = records.into_iter().filter(|record| record.kind == Kind::PartialWait);
         parts.map(|record| (record.at, record.kernel, record.a)).collect()
     };
@@ -198,7 +198,7 @@ fn a_foreground_jobs_wait_for_a_part_of_its_work_is_reported() {
 #[test]
 fn two_streams_are_idle_when_both_are() {
     let (session, mut broker) = attached(Mode::Foreground);
-    let idle = |records: Vec<super::Record>| records.iter().filter(|record| record.kind == Kind::Idle).count();
+    let idle = |records: Vec<super::LaneRecord>| records.iter().filter(|record| record.kind == Kind::Idle).count();
     launch(session, kernel(7, 0x100));
     launch(session, kernel(7, 0x200));
     session.synced(Synced::Stream(0x100));

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use weft_trace_format::raw::{CallKind, Record, Recording};
+use weft_trace_format::raw::{CallKind, Record, RecorderFile};
 
 use super::fake;
 use crate::client::clock;
@@ -50,7 +50,7 @@ fn make(recorder: &Recorder, call: RecordedCall, work: u64, ok: bool) {
     }
 }
 
-fn hashes(recording: &Recording) -> Vec<(u64, bool)> {
+fn hashes(recording: &RecorderFile) -> Vec<(u64, bool)> {
     let launch = |record: &Record| match record {
         Record::Operation(operation) => match operation.what {
             CallKind::Launch { hash, .. } => Some((hash, operation.device.is_some())),
@@ -80,7 +80,7 @@ fn calls_come_out_in_order_with_their_times_from_the_first_mark_on() {
     let _ = begin(&recorder, launch(6));
     recorder.farewell();
 
-    let recording = Recording::load(&path).unwrap();
+    let recording = RecorderFile::load(&path).unwrap();
     assert_eq!(hashes(&recording), [(2, true), (3, true), (4, true)]);
     assert!(matches!(recording.events.first(), Some(Record::Mark(_))));
     assert!(matches!(recording.events.last(), Some(Record::Stop(_))));
@@ -122,7 +122,7 @@ fn what_the_device_has_not_passed_is_read_later() {
     assert_eq!(fake::reach(stream), 2);
     make(&recorder, wait(), 0, true);
     recorder.farewell();
-    assert_eq!(hashes(&Recording::load(&path).unwrap()), [(7, true)]);
+    assert_eq!(hashes(&RecorderFile::load(&path).unwrap()), [(7, true)]);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_context_that_ends_takes_times_but_no_calls() {
     fake::reach(stream);
     make(&recorder, wait(), 0, true);
     recorder.farewell();
-    assert_eq!(hashes(&Recording::load(&path).unwrap()), [(8, false), (9, true)]);
+    assert_eq!(hashes(&RecorderFile::load(&path).unwrap()), [(8, false), (9, true)]);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn nothing_is_recorded_after_the_recording_has_ended() {
     assert!(begin(&recorder, RecordedCall::Mark).is_none());
     assert!(begin(&recorder, launch(1)).is_none());
     recorder.farewell();
-    let recording = Recording::load(&path).unwrap();
+    let recording = RecorderFile::load(&path).unwrap();
     assert_eq!(
         (recording.operations(), recording.ended.as_deref()),
         (0, Some("the disk is full"))

@@ -4,8 +4,8 @@
 use super::*;
 use crate::Direction;
 
-fn options() -> Options {
-    Options {
+fn options() -> RecordingFacts {
+    RecordingFacts {
         name: "t".into(),
         note: String::new(),
         source: Source::Measured,
@@ -13,16 +13,16 @@ fn options() -> Options {
     }
 }
 
-fn recording(events: Vec<Record>) -> Recording {
-    Recording {
+fn recording(events: Vec<Record>) -> RecorderFile {
+    RecorderFile {
         events,
         kernels: HashMap::from([(7, KernelId::new(1, "axpy", [2, 1, 1], [32, 1, 1], 0))]),
-        ..Recording::default()
+        ..RecorderFile::default()
     }
 }
 
 fn mark(thread: u32, at: Ns) -> Record {
-    Record::Mark(Moment {
+    Record::Mark(MarkTime {
         thread,
         sequence: at,
         entered: at,
@@ -33,7 +33,7 @@ fn mark(thread: u32, at: Ns) -> Record {
 
 /// A call of 100 ns, with 50 ns of the recorder before it and 150 ns after.
 fn call(thread: u32, at: Ns, what: CallKind, device: Option<(f64, f64)>) -> Record {
-    Record::Operation(raw::Operation {
+    Record::Operation(raw::TimedCall {
         thread,
         sequence: at,
         what,
@@ -258,7 +258,7 @@ fn a_graph_brings_its_kernels() {
 #[test]
 fn without_a_mark_there_is_no_step_and_a_stop_ends_one() {
     assert!(steps(vec![call(1, 1_000, LAUNCH, None)]).is_empty());
-    let stop = Record::Stop(Moment {
+    let stop = Record::Stop(MarkTime {
         thread: 1,
         sequence: 2_000,
         entered: 2_000,

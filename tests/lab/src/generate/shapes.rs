@@ -211,7 +211,7 @@ pub const ALL: [(&str, Shape); 5] = [
 mod tests {
     use std::path::Path;
 
-    use weft_trace_format::timeline::{self, Costs};
+    use weft_trace_format::timeline::{self, CallCosts};
     use weft_trace_format::{Call, Step, codec};
 
     use super::*;
@@ -308,9 +308,9 @@ mod tests {
 
     #[test]
     fn every_kernel_of_the_syncing_one_has_a_gap_behind_it() {
-        let timeline = timeline::alone(&syncs_after_every_kernel(9, 10), Costs::default());
+        let timeline = timeline::alone(&syncs_after_every_kernel(9, 10), CallCosts::default());
         assert!(timeline.spans.iter().filter_map(|span| span.gap).all(|gap| gap > 0));
-        let ahead = timeline::alone(&long_kernels(9, 1), Costs::default());
+        let ahead = timeline::alone(&long_kernels(9, 1), CallCosts::default());
         assert!(ahead.spans.iter().filter_map(|span| span.gap).all(|gap| gap == 0));
     }
 

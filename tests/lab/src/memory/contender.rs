@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
-use weft_paging::{Options, Overlap, Victims};
+use weft_paging::{Overlap, PlanOptions, Victims};
 
 use crate::{MS, Ns};
 
@@ -84,36 +84,36 @@ impl Contender {
     }
 
     /// The planner's options; `None` if the contender has no planner.
-    pub fn options(self) -> Option<Options> {
-        let weft = Options::default();
+    pub fn options(self) -> Option<PlanOptions> {
+        let weft = PlanOptions::default();
         Some(match self {
             Contender::Ideal
             | Contender::Stock
             | Contender::StockTuned
             | Contender::StockTurns
             | Contender::Nvshare => return None,
-            Contender::Msched => Options {
+            Contender::Msched => PlanOptions {
                 overlap: Overlap::AtSwitch,
                 victims: Victims::Opt,
                 discard: false,
                 read_duplication: false,
                 whole_allocations: false,
             },
-            Contender::WholeAllocations => Options {
+            Contender::WholeAllocations => PlanOptions {
                 whole_allocations: true,
                 ..weft
             },
-            Contender::Lru => Options {
+            Contender::Lru => PlanOptions {
                 victims: Victims::Lru,
                 ..weft
             },
             Contender::Weft => weft,
-            Contender::NoPipelining => Options {
+            Contender::NoPipelining => PlanOptions {
                 overlap: Overlap::Nothing,
                 ..weft
             },
-            Contender::NoDiscard => Options { discard: false, ..weft },
-            Contender::NoDuplication => Options {
+            Contender::NoDiscard => PlanOptions { discard: false, ..weft },
+            Contender::NoDuplication => PlanOptions {
                 read_duplication: false,
                 ..weft
             },

@@ -29,7 +29,8 @@ use clap::Parser;
 use serde::Serialize;
 use weft_profiles::working_set::recording::{Recorded, Recording};
 use weft_profiles::working_set::{
-    Allocations, Certainty, Evaluation, Fitter, Launch, Predictor, Region, Template, Touched, WorkingSets,
+    Allocations, Certainty, Fitter, LaunchArguments, Region, Template, Touched, WorkingSetAccuracy,
+    WorkingSetPredictor, WorkingSets,
 };
 
 use super::operands;
@@ -112,9 +113,10 @@ struct PredictionPart {
 }
 
 impl PredictionPart {
-    fn new(some: &Evaluation, both: [&Evaluation; 2]) -> PredictionPart {
-        let share =
-            |of: fn(&Evaluation) -> u64| of(some) as f64 / both.iter().map(|one| of(one)).sum::<u64>().max(1) as f64;
+    fn new(some: &WorkingSetAccuracy, both: [&WorkingSetAccuracy; 2]) -> PredictionPart {
+        let share = |of: fn(&WorkingSetAccuracy) -> u64| {
+            of(some) as f64 / both.iter().map(|one| of(one)).sum::<u64>().max(1) as f64
+        };
         PredictionPart {
             launches: some.launches,
             of_launches: share(|one| one.launches),
@@ -190,8 +192,8 @@ fn row(
         }] += 1;
     }
     let kernels = sets.kernels.len();
-    let mut predictor = Predictor::new(sets);
-    let (mut exact, mut guessed) = (Evaluation::default(), Evaluation::default());
+    let mut predictor = WorkingSetPredictor::new(sets);
+    let (mut exact, mut guessed) = (WorkingSetAccuracy::default(), WorkingSetAccuracy::default());
     let mut each: BTreeMap<(u64, bool), OfKernel> = BTreeMap::new();
     for launch in &judge.launches {
         let predicted = predictor.predict(&launch.launch(), held(judge, launch)?);
@@ -223,7 +225,7 @@ fn row(
 /// The errors for one kernel.
 #[derive(Debug, Default)]
 struct OfKernel {
-    evaluation: Evaluation,
+    evaluation: WorkingSetAccuracy,
     /// Bytes of pieces that no single region covers, by the words that point at their begin:
     /// offsets in the parameters.
     behind: BTreeMap<Vec<u16>, u64>,
@@ -234,7 +236,7 @@ impl OfKernel {
         self.evaluation.false_negative_bytes + self.evaluation.false_positive_bytes
     }
 
-    fn behind(&mut self, launch: &Launch, regions: &[Region], touched: &[Touched]) {
+    fn behind(&mut self, launch: &LaunchArguments, regions: &[Region], touched: &[Touched]) {
         for piece in touched {
             let mut parts = regions.iter().flat_map(|region| region.parts());
             if !parts.any(|part| part.address <= piece.address && piece.end() <= part.end()) {
@@ -321,7 +323,7 @@ fn words(sets: &WorkingSets, kernel: u64) -> String {
 }
 
 /// The median of rounds over all launches.
-fn time(predictor: &mut Predictor, judge: &Recording) -> Result<f64> {
+fn time(predictor: &mut WorkingSetPredictor, judge: &Recording) -> Result<f64> {
     const ROUNDS: usize = 21;
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {

@@ -30,7 +30,8 @@ pub use config::{Config, ConfigError};
 pub use durations::Durations;
 pub use link::{Link, LinkError, Options, STREAM_DEPTH, WINDOW, default_socket};
 pub use op::{
-    Advice, Ctx, Direction, Effects, Extra, Launch, NameId, NoEffects, Ns, Op, Seq, Status, Stream, Times, Touch,
+    Advice, Ctx, Direction, Effects, Extra, KernelLaunch, LinkStream, NameId, NoEffects, Ns, Op, Seq, Status, Times,
+    TouchedAddresses,
 };
 
 /// State of the device that serves `socket`, as JSON text. It and the log hold everything up to

@@ -20,7 +20,7 @@ pub struct Ctx(pub u32);
 
 /// A stream of this link's process, unique over its contexts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Stream(pub u32);
+pub struct LinkStream(pub u32);
 
 /// An interned name, see [`crate::Link::name`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -33,7 +33,7 @@ impl NameId {
 
 /// A kernel launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Launch {
+pub struct KernelLaunch {
     /// The kernel.
     pub name: NameId,
     /// Blocks, in three dimensions.
@@ -53,7 +53,7 @@ pub struct Launch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// A kernel.
-    Kernel(Launch),
+    Kernel(KernelLaunch),
     /// A copy. The device takes only its time; [`Effects::ended`] moves the bytes.
     Copy {
         /// Direction.
@@ -108,7 +108,7 @@ pub enum Advice {
 
 /// Managed memory that an operation uses, by the client's addresses. Unmanaged parts are skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Touch {
+pub struct TouchedAddresses {
     /// The first address.
     pub start: u64,
     /// Size, bytes.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{PATIENCE, Place, kernel};
 use simgpu_device::{
-    Direction, Effects, Extra, Launch, Link, LinkError, NoEffects, Op, Options, STREAM_DEPTH, Seq, Status, Times,
+    Direction, Effects, Extra, KernelLaunch, Link, LinkError, NoEffects, Op, Options, STREAM_DEPTH, Seq, Status, Times,
 };
 
 fn times(status: Status) -> Times {
@@ -134,7 +134,7 @@ fn a_held_kernel_ends_when_it_is_told_to() {
     let notes = Arc::new(Notes::default());
     let link = place.open_with(notes.clone());
     let stream = link.stream(link.context().unwrap(), 0).unwrap();
-    let mut launch = simgpu_device::Launch {
+    let mut launch = simgpu_device::KernelLaunch {
         held: true,
         duration: Some(60_000_000_000),
         ..Default::default()
@@ -222,10 +222,10 @@ fn under_mps_the_more_important_client_goes_first() {
     };
     let notes = Arc::new(Notes::default());
     let (background, foreground) = (open(1, &notes), open(0, &Arc::default()));
-    let launch = Launch {
+    let launch = KernelLaunch {
         held: true,
         duration: Some(60_000_000_000),
-        ..Launch::default()
+        ..KernelLaunch::default()
     };
     let stream = background.stream(background.context().unwrap(), 0).unwrap();
     let first = background.submit(stream, Op::Kernel(launch), token(1)).unwrap();

@@ -262,7 +262,7 @@ impl Location {
 /// `CUmemAccessDesc`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Access {
+pub(crate) struct AccessDescriptor {
     pub(crate) location: Location,
     pub(crate) flags: u32,
 }

@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 
 use crate::abi::{Error, Handle};
-use crate::registry::{Kind, kind_of};
+use crate::registry::{HandleKind, kind_of};
 
 thread_local! {
     /// The entry point that the thread is in; kept only if it may be needed.
@@ -51,8 +51,12 @@ pub(crate) fn is_followed() -> bool {
 
 /// Does the next object of a kind get the handle of the last one that went? Nodes do not: a copy of
 /// a graph remembers the nodes that it was made from by their handles.
-pub(crate) fn is_reused(kind: Kind) -> bool {
-    dead() == Dead::Reused && !matches!(kind, Kind::Node | Kind::UserObject | Kind::Conditional)
+pub(crate) fn is_reused(kind: HandleKind) -> bool {
+    dead() == Dead::Reused
+        && !matches!(
+            kind,
+            HandleKind::Node | HandleKind::UserObject | HandleKind::Conditional
+        )
 }
 
 /// Told at each entry point.
@@ -65,32 +69,32 @@ pub(crate) fn entered(name: &'static str) {
 
 /// The C type of this kind of object, if its handle is an address on a real driver. The other
 /// handles are numbers, which a real driver looks up.
-fn followed(kind: Kind) -> Option<&'static str> {
+fn followed(kind: HandleKind) -> Option<&'static str> {
     Some(match kind {
-        Kind::Context => "CUcontext",
-        Kind::Module => "CUmodule",
-        Kind::Library => "CUlibrary",
-        Kind::Function => "CUfunction",
-        Kind::Kernel => "CUkernel",
-        Kind::Stream => "CUstream",
-        Kind::Event => "CUevent",
-        Kind::Pool => "CUmemoryPool",
-        Kind::Array => "CUarray",
-        Kind::Link => "CUlinkState",
-        Kind::Graph => "CUgraph",
-        Kind::Node => "CUgraphNode",
-        Kind::Exec => "CUgraphExec",
-        Kind::UserObject => "CUuserObject",
-        Kind::Allocation | Kind::Conditional => return None,
+        HandleKind::Context => "CUcontext",
+        HandleKind::Module => "CUmodule",
+        HandleKind::Library => "CUlibrary",
+        HandleKind::Function => "CUfunction",
+        HandleKind::Kernel => "CUkernel",
+        HandleKind::Stream => "CUstream",
+        HandleKind::Event => "CUevent",
+        HandleKind::Pool => "CUmemoryPool",
+        HandleKind::Array => "CUarray",
+        HandleKind::Link => "CUlinkState",
+        HandleKind::Graph => "CUgraph",
+        HandleKind::Node => "CUgraphNode",
+        HandleKind::Exec => "CUgraphExec",
+        HandleKind::UserObject => "CUuserObject",
+        HandleKind::Allocation | HandleKind::Conditional => return None,
     })
 }
 
 /// The answer to a call with a handle of no living object.
 #[cold]
-pub(crate) fn used(kind: Kind, handle: Handle) -> Error {
+pub(crate) fn used(kind: HandleKind, handle: Handle) -> Error {
     let other = match kind {
-        Kind::Function => Some(Kind::Kernel),
-        Kind::Kernel => Some(Kind::Function),
+        HandleKind::Function => Some(HandleKind::Kernel),
+        HandleKind::Kernel => Some(HandleKind::Function),
         _ => None,
     };
     let is_other = other.is_some_and(|other| kind_of(handle) == other as usize);

@@ -11,13 +11,13 @@ use crate::abi::{Handle, R};
 use crate::capture::CapturedEvent;
 use crate::context::Context;
 use crate::effect::{Effect, Mark};
-use crate::registry::{Kind, Registry};
+use crate::registry::{HandleKind, Registry};
 use crate::shared_event::Shared;
 use crate::state::Driver;
 use crate::stream::Stream;
 
 /// Every event of the process.
-pub(crate) static EVENTS: Registry<Event> = Registry::new(Kind::Event);
+pub(crate) static EVENTS: Registry<Event> = Registry::new(HandleKind::Event);
 
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(crate) const DISABLE_TIMING: u32 = 2;

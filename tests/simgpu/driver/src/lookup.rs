@@ -14,7 +14,7 @@ use crate::table_log::tell;
 /// Code that the build script makes from the symbol table.
 mod generated {
     #![allow(non_snake_case, clashing_extern_declarations)]
-    use super::{Address, Symbol};
+    use super::{Address, EntryPoint};
     use std::arch::naked_asm;
     use std::sync::atomic::AtomicBool;
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
@@ -27,7 +27,7 @@ pub(crate) struct Address(*const ());
 unsafe impl Sync for Address {}
 
 /// One entry point.
-pub(crate) struct Symbol {
+pub(crate) struct EntryPoint {
     base: &'static str,
     since: u32,
     per_thread: bool,
@@ -42,8 +42,8 @@ const FOUND: u32 = 0;
 const UNKNOWN_NAME: u32 = 1;
 const VERSION_TOO_OLD: u32 = 2;
 
-fn by_base() -> &'static HashMap<&'static str, &'static [Symbol]> {
-    static MAP: OnceLock<HashMap<&'static str, &'static [Symbol]>> = OnceLock::new();
+fn by_base() -> &'static HashMap<&'static str, &'static [EntryPoint]> {
+    static MAP: OnceLock<HashMap<&'static str, &'static [EntryPoint]>> = OnceLock::new();
     MAP.get_or_init(|| {
         generated::TABLE
             .chunk_by(|a, b| a.base == b.base)
@@ -62,7 +62,7 @@ fn find(name: &str, version: u32, flags: u64) -> Result<*const (), u32> {
     if known.peek().is_none() {
         return Err(UNKNOWN_NAME);
     }
-    let offered: Vec<&Symbol> = known.filter(|symbol| symbol.since <= version).collect();
+    let offered: Vec<&EntryPoint> = known.filter(|symbol| symbol.since <= version).collect();
     let newest = |per_thread| {
         offered
             .iter()

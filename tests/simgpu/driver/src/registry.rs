@@ -19,7 +19,7 @@ use crate::dead;
 /// The kinds of object; the number is part of the handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum HandleKind {
     Context = 0x11,
     Module,
     Library,
@@ -57,7 +57,7 @@ struct Slot<T> {
 
 /// All objects of one kind.
 pub(crate) struct Registry<T> {
-    kind: Kind,
+    kind: HandleKind,
     slots: RwLock<Slots<T>>,
 }
 
@@ -67,7 +67,7 @@ struct Slots<T> {
 }
 
 impl<T> Registry<T> {
-    pub(crate) const fn new(kind: Kind) -> Self {
+    pub(crate) const fn new(kind: HandleKind) -> Self {
         Registry {
             kind,
             slots: RwLock::new(Slots {

@@ -23,7 +23,7 @@ pub(crate) type Bytes = [u64; 8];
 /// `CUipcEventHandle` as an argument: by value, which for this size is on the stack.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Given(pub(crate) Bytes);
+pub(crate) struct EventHandleArgument(pub(crate) Bytes);
 
 const MARK: u64 = u64::from_le_bytes(*b"simcudae");
 

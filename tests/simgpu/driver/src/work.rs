@@ -2,7 +2,7 @@
 //! An operation for a stream, as a value: it runs now, or is kept in a graph and runs many times.
 //!
 //! `api/enqueue.rs` makes it from a client's call (a capturing stream passes it on to `graph`).
-//! [`Work::submit`] puts it on the device (a graph replays its nodes with it).
+//! [`StreamWork::submit`] puts it on the device (a graph replays its nodes with it).
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::stream::memop::MemOp;
 
 /// One operation.
 #[derive(Clone)]
-pub(crate) enum Work {
+pub(crate) enum StreamWork {
     /// A kernel, with its own copy of its parameters if anything reads them.
     Kernel(Arc<Launch>),
     /// A copy of any shape.
@@ -34,26 +34,26 @@ pub(crate) enum Work {
     Empty,
 }
 
-impl Work {
+impl StreamWork {
     /// Puts the work on the device, and answers the last operation that it became. `graph`: the
     /// number of its graph launch; 0 for none.
     pub(crate) fn submit(&self, driver: &Driver, stream: &Stream, graph: u64) -> R<Seq> {
         match self {
-            Work::Kernel(launch) => launch.submit(driver, stream, graph),
-            Work::Copy(copy) => copy.submit(driver, stream, graph),
-            Work::Set(set) => set.submit(driver, stream, graph),
-            Work::Host(call) => {
+            StreamWork::Kernel(launch) => launch.submit(driver, stream, graph),
+            StreamWork::Copy(copy) => copy.submit(driver, stream, graph),
+            StreamWork::Set(set) => set.submit(driver, stream, graph),
+            StreamWork::Host(call) => {
                 let effect = call.effect(stream.context.clone());
                 stream.submit(driver, Op::Host, Some(effect), graph)
             }
-            Work::MemOps(ops) => {
+            StreamWork::MemOps(ops) => {
                 let mut last = Seq::NONE;
                 for op in ops.iter() {
                     last = op.submit(driver, stream, graph)?;
                 }
                 Ok(last)
             }
-            Work::Empty => stream.submit(driver, Op::Marker, None, graph),
+            StreamWork::Empty => stream.submit(driver, Op::Marker, None, graph),
         }
     }
 }

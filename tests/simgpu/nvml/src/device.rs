@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use simgpu_device::machine::{self, Device, Gpu};
 use simgpu_device::model::model;
 
-use crate::abi::{Error, Handle, Out, R, Text, export};
+use crate::abi::{ClientString, Destination, Handle, NvmlError, R, export};
 use crate::facts;
 use crate::system::ready;
 
@@ -31,14 +31,14 @@ pub(crate) fn gpus() -> &'static [Gpu] {
 /// The GPU of a handle, its own or an instance's, and the handle's device.
 fn find(handle: Handle) -> R<(&'static Gpu, &'static Device)> {
     ready()?;
-    let from = handle.checked_sub(FIRST).ok_or(Error::INVALID_ARGUMENT)?;
-    let gpu = gpus().get(from / STEP).ok_or(Error::INVALID_ARGUMENT)?;
+    let from = handle.checked_sub(FIRST).ok_or(NvmlError::INVALID_ARGUMENT)?;
+    let gpu = gpus().get(from / STEP).ok_or(NvmlError::INVALID_ARGUMENT)?;
     let device = match from % STEP {
         0 => Some(&gpu.whole),
         within if within % INSTANCE == 0 => gpu.instances.get(within / INSTANCE - 1),
         _ => None,
     };
-    Ok((gpu, device.ok_or(Error::INVALID_ARGUMENT)?))
+    Ok((gpu, device.ok_or(NvmlError::INVALID_ARGUMENT)?))
 }
 
 /// The device of a handle; an error if there is none.
@@ -97,13 +97,13 @@ fn pci(device: &Device) -> PciInfo {
     }
 }
 
-fn by_index(index: u32, device: &Out<Handle>) -> R {
+fn by_index(index: u32, device: &Destination<Handle>) -> R {
     ready()?;
-    let gpu = gpus().get(index as usize).ok_or(Error::INVALID_ARGUMENT)?;
+    let gpu = gpus().get(index as usize).ok_or(NvmlError::INVALID_ARGUMENT)?;
     device.set(handle_of(&gpu.whole))
 }
 
-fn by_uuid(text: &Text, device: &Out<Handle>) -> R {
+fn by_uuid(text: &ClientString, device: &Destination<Handle>) -> R {
     ready()?;
     let text = text.get()?;
     let all = gpus()
@@ -112,18 +112,18 @@ fn by_uuid(text: &Text, device: &Out<Handle>) -> R {
     let found = all
         .into_iter()
         .find(|device| device.uuid_text().eq_ignore_ascii_case(&text));
-    device.set(handle_of(found.ok_or(Error::NOT_FOUND)?))
+    device.set(handle_of(found.ok_or(NvmlError::NOT_FOUND)?))
 }
 
 /// `domain:bus:device.function`, in hexadecimal, the function optional.
-fn by_pci(text: &Text, device: &Out<Handle>) -> R {
+fn by_pci(text: &ClientString, device: &Destination<Handle>) -> R {
     ready()?;
     let text = text.get()?;
     let numbers: Result<Vec<u32>, _> = text
         .split([':', '.'])
         .map(|part| u32::from_str_radix(part, 16))
         .collect();
-    let numbers = numbers.map_err(|_| Error::INVALID_ARGUMENT)?;
+    let numbers = numbers.map_err(|_| NvmlError::INVALID_ARGUMENT)?;
     let found = gpus().iter().map(|gpu| &gpu.whole).find(|one| {
         let (domain, bus, slot) = one.pci;
         let own = [domain.cast_unsigned(), bus.cast_unsigned(), slot.cast_unsigned()];
@@ -133,108 +133,108 @@ fn by_pci(text: &Text, device: &Out<Handle>) -> R {
             _ => false,
         }
     });
-    device.set(handle_of(found.ok_or(Error::NOT_FOUND)?))
+    device.set(handle_of(found.ok_or(NvmlError::NOT_FOUND)?))
 }
 
-fn clock(kind: u32, clock: &Out<u32>) -> R {
-    clock.set(*model().clocks.get(kind as usize).ok_or(Error::INVALID_ARGUMENT)?)
+fn clock(kind: u32, clock: &Destination<u32>) -> R {
+    clock.set(*model().clocks.get(kind as usize).ok_or(NvmlError::INVALID_ARGUMENT)?)
 }
 
 export! {
-    fn nvmlDeviceGetCount(count: Out<u32>) {
+    fn nvmlDeviceGetCount(count: Destination<u32>) {
         ready()?;
         count.set(u32::try_from(gpus().len()).unwrap_or(0))
     }
 
-    fn nvmlDeviceGetCount_v2(count: Out<u32>) {
+    fn nvmlDeviceGetCount_v2(count: Destination<u32>) {
         ready()?;
         count.set(u32::try_from(gpus().len()).unwrap_or(0))
     }
 
-    fn nvmlDeviceGetHandleByIndex(index: u32, device: Out<Handle>) {
+    fn nvmlDeviceGetHandleByIndex(index: u32, device: Destination<Handle>) {
         by_index(index, &device)
     }
 
-    fn nvmlDeviceGetHandleByIndex_v2(index: u32, device: Out<Handle>) {
+    fn nvmlDeviceGetHandleByIndex_v2(index: u32, device: Destination<Handle>) {
         by_index(index, &device)
     }
 
-    fn nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Handle>) {
+    fn nvmlDeviceGetHandleByUUID(uuid: ClientString, device: Destination<Handle>) {
         by_uuid(&uuid, &device)
     }
 
-    fn nvmlDeviceGetHandleByPciBusId(text: Text, device: Out<Handle>) {
+    fn nvmlDeviceGetHandleByPciBusId(text: ClientString, device: Destination<Handle>) {
         by_pci(&text, &device)
     }
 
-    fn nvmlDeviceGetHandleByPciBusId_v2(text: Text, device: Out<Handle>) {
+    fn nvmlDeviceGetHandleByPciBusId_v2(text: ClientString, device: Destination<Handle>) {
         by_pci(&text, &device)
     }
 
-    fn nvmlDeviceGetIndex(device: Handle, index: Out<u32>) {
+    fn nvmlDeviceGetIndex(device: Handle, index: Destination<u32>) {
         index.set(u32::try_from(check(device)?.gpu).unwrap_or(0))
     }
 
-    fn nvmlDeviceGetMinorNumber(device: Handle, number: Out<u32>) {
+    fn nvmlDeviceGetMinorNumber(device: Handle, number: Destination<u32>) {
         number.set(u32::try_from(check(device)?.gpu).unwrap_or(0))
     }
 
-    fn nvmlDeviceGetName(device: Handle, name: Out<u8>, room: u32) {
+    fn nvmlDeviceGetName(device: Handle, name: Destination<u8>, room: u32) {
         name.text(room, &check(device)?.name)
     }
 
-    fn nvmlDeviceGetUUID(device: Handle, uuid: Out<u8>, room: u32) {
+    fn nvmlDeviceGetUUID(device: Handle, uuid: Destination<u8>, room: u32) {
         uuid.text(room, &check(device)?.uuid_text())
     }
 
-    fn nvmlDeviceGetBrand(device: Handle, brand: Out<u32>) {
+    fn nvmlDeviceGetBrand(device: Handle, brand: Destination<u32>) {
         check(device)?;
         brand.set(facts::BRAND)
     }
 
-    fn nvmlDeviceGetArchitecture(device: Handle, architecture: Out<u32>) {
+    fn nvmlDeviceGetArchitecture(device: Handle, architecture: Destination<u32>) {
         check(device)?;
         architecture.set(model().architecture)
     }
 
-    fn nvmlDeviceGetCudaComputeCapability(device: Handle, major: Out<i32>, minor: Out<i32>) {
+    fn nvmlDeviceGetCudaComputeCapability(device: Handle, major: Destination<i32>, minor: Destination<i32>) {
         check(device)?;
         major.set(model().capability.0)?;
         minor.set(model().capability.1)
     }
 
-    fn nvmlDeviceGetPciInfo(device: Handle, info: Out<PciInfo>) {
+    fn nvmlDeviceGetPciInfo(device: Handle, info: Destination<PciInfo>) {
         info.set(pci(check(device)?))
     }
 
-    fn nvmlDeviceGetPciInfo_v2(device: Handle, info: Out<PciInfo>) {
+    fn nvmlDeviceGetPciInfo_v2(device: Handle, info: Destination<PciInfo>) {
         info.set(pci(check(device)?))
     }
 
-    fn nvmlDeviceGetPciInfo_v3(device: Handle, info: Out<PciInfo>) {
+    fn nvmlDeviceGetPciInfo_v3(device: Handle, info: Destination<PciInfo>) {
         info.set(pci(check(device)?))
     }
 
-    fn nvmlDeviceGetNumGpuCores(device: Handle, cores: Out<u32>) {
+    fn nvmlDeviceGetNumGpuCores(device: Handle, cores: Destination<u32>) {
         cores.set(check(device)?.processors * model().cores)
     }
 
-    fn nvmlDeviceGetMemoryBusWidth(device: Handle, bits: Out<u32>) {
+    fn nvmlDeviceGetMemoryBusWidth(device: Handle, bits: Destination<u32>) {
         check(device)?;
         bits.set(facts::BUS_WIDTH)
     }
 
-    fn nvmlDeviceGetClockInfo(device: Handle, kind: u32, megahertz: Out<u32>) {
+    fn nvmlDeviceGetClockInfo(device: Handle, kind: u32, megahertz: Destination<u32>) {
         check(device)?;
         clock(kind, &megahertz)
     }
 
-    fn nvmlDeviceGetMaxClockInfo(device: Handle, kind: u32, megahertz: Out<u32>) {
+    fn nvmlDeviceGetMaxClockInfo(device: Handle, kind: u32, megahertz: Destination<u32>) {
         check(device)?;
         clock(kind, &megahertz)
     }
 
-    fn nvmlDeviceGetP2PStatus(device: Handle, peer: Handle, capability: u32, status: Out<u32>) {
+    fn nvmlDeviceGetP2PStatus(device: Handle, peer: Handle, capability: u32, status: Destination<u32>) {
         let _ = capability;
         // NVML_P2P_STATUS_OK for the device itself, about which NCCL asks too; of others, that the
         // topology does not allow it.
@@ -242,89 +242,89 @@ export! {
         status.set(if same { 0 } else { 5 })
     }
 
-    fn nvmlDeviceGetMaxPcieLinkGeneration(device: Handle, generation: Out<u32>) {
+    fn nvmlDeviceGetMaxPcieLinkGeneration(device: Handle, generation: Destination<u32>) {
         check(device)?;
         generation.set(4)
     }
 
-    fn nvmlDeviceGetCurrPcieLinkGeneration(device: Handle, generation: Out<u32>) {
+    fn nvmlDeviceGetCurrPcieLinkGeneration(device: Handle, generation: Destination<u32>) {
         check(device)?;
         generation.set(4)
     }
 
-    fn nvmlDeviceGetMaxPcieLinkWidth(device: Handle, lanes: Out<u32>) {
+    fn nvmlDeviceGetMaxPcieLinkWidth(device: Handle, lanes: Destination<u32>) {
         check(device)?;
         lanes.set(16)
     }
 
-    fn nvmlDeviceGetCurrPcieLinkWidth(device: Handle, lanes: Out<u32>) {
+    fn nvmlDeviceGetCurrPcieLinkWidth(device: Handle, lanes: Destination<u32>) {
         check(device)?;
         lanes.set(16)
     }
 
-    fn nvmlDeviceGetComputeMode(device: Handle, mode: Out<u32>) {
+    fn nvmlDeviceGetComputeMode(device: Handle, mode: Destination<u32>) {
         check(device)?;
         mode.set(0) // shared by as many processes as there are
     }
 
-    fn nvmlDeviceGetPersistenceMode(device: Handle, mode: Out<u32>) {
+    fn nvmlDeviceGetPersistenceMode(device: Handle, mode: Destination<u32>) {
         check(device)?;
         mode.set(1)
     }
 
-    fn nvmlDeviceGetMigMode(device: Handle, current: Out<u32>, pending: Out<u32>) {
+    fn nvmlDeviceGetMigMode(device: Handle, current: Destination<u32>, pending: Destination<u32>) {
         let mig = u32::from(find(device)?.0.mig());
         current.set(mig)?;
         pending.set(mig)
     }
 
-    fn nvmlDeviceIsMigDeviceHandle(device: Handle, is_mig: Out<u32>) {
+    fn nvmlDeviceIsMigDeviceHandle(device: Handle, is_mig: Destination<u32>) {
         is_mig.set(u32::from(check(device)?.instance.is_some()))
     }
 
-    fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: Out<u32>) {
+    fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: Destination<u32>) {
         let gpu = find(device)?.0;
         count.set(if gpu.mig() { 7 } else { 0 })
     }
 
-    fn nvmlDeviceGetMigDeviceHandleByIndex(device: Handle, index: u32, instance: Out<Handle>) {
-        let found = find(device)?.0.instances.get(index as usize).ok_or(Error::NOT_FOUND)?;
+    fn nvmlDeviceGetMigDeviceHandleByIndex(device: Handle, index: u32, instance: Destination<Handle>) {
+        let found = find(device)?.0.instances.get(index as usize).ok_or(NvmlError::NOT_FOUND)?;
         instance.set(handle_of(found))
     }
 
-    fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance: Handle, device: Out<Handle>) {
+    fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance: Handle, device: Destination<Handle>) {
         let (gpu, found) = find(instance)?;
         if found.instance.is_none() {
-            return Err(Error::INVALID_ARGUMENT);
+            return Err(NvmlError::INVALID_ARGUMENT);
         }
         device.set(handle_of(&gpu.whole))
     }
 
-    fn nvmlDeviceGetGpuInstanceId(device: Handle, id: Out<u32>) {
-        let instance = check(device)?.instance.ok_or(Error::NOT_SUPPORTED)?;
+    fn nvmlDeviceGetGpuInstanceId(device: Handle, id: Destination<u32>) {
+        let instance = check(device)?.instance.ok_or(NvmlError::NOT_SUPPORTED)?;
         id.set(u32::try_from(instance + 1).unwrap_or(0))
     }
 
-    fn nvmlDeviceGetComputeInstanceId(device: Handle, id: Out<u32>) {
-        check(device)?.instance.ok_or(Error::NOT_SUPPORTED)?;
+    fn nvmlDeviceGetComputeInstanceId(device: Handle, id: Destination<u32>) {
+        check(device)?.instance.ok_or(NvmlError::NOT_SUPPORTED)?;
         id.set(0)
     }
 
-    fn nvmlDeviceGetDisplayMode(device: Handle, mode: Out<u32>) {
+    fn nvmlDeviceGetDisplayMode(device: Handle, mode: Destination<u32>) {
         check(device)?;
         mode.set(0)
     }
 
-    fn nvmlDeviceGetDisplayActive(device: Handle, active: Out<u32>) {
+    fn nvmlDeviceGetDisplayActive(device: Handle, active: Destination<u32>) {
         check(device)?;
         active.set(0)
     }
 
-    fn nvmlDeviceOnSameBoard(one: Handle, other: Handle, same: Out<i32>) {
+    fn nvmlDeviceOnSameBoard(one: Handle, other: Handle, same: Destination<i32>) {
         same.set(i32::from(check(one)?.gpu == check(other)?.gpu))
     }
 
-    fn nvmlDeviceGetCpuAffinity(device: Handle, words: u32, set: Out<u64>) {
+    fn nvmlDeviceGetCpuAffinity(device: Handle, words: u32, set: Destination<u64>) {
         // No processor is nearer than another.
         check(device)?;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);

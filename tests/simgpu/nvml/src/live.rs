@@ -22,7 +22,7 @@ pub(crate) struct Process {
 
 /// Bytes of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryUse {
     pub(crate) total: u64,
     pub(crate) used: u64,
 }
@@ -33,11 +33,11 @@ fn status(device: &Device) -> Option<Value> {
 }
 
 /// Total and used memory; without a running device, that of a newly started one.
-pub(crate) fn memory(device: &Device) -> Option<Memory> {
+pub(crate) fn memory(device: &Device) -> Option<MemoryUse> {
     match status(device) {
         Some(status) => {
             let memory = status.get("memory")?;
-            Some(Memory {
+            Some(MemoryUse {
                 total: memory.get("total")?.as_u64()?,
                 used: memory.get("used")?.as_u64()?,
             })
@@ -47,7 +47,7 @@ pub(crate) fn memory(device: &Device) -> Option<Memory> {
                 Some(memory) => memory,
                 None => simgpu_device::Config::from_environment().ok()?.device.memory,
             };
-            Some(Memory { total, used: 0 })
+            Some(MemoryUse { total, used: 0 })
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::abi::{Error, Out, R, export};
+use crate::abi::{Destination, NvmlError, R, export};
 use crate::device::gpus;
 use crate::{facts, live};
 
@@ -14,7 +14,7 @@ static USERS: AtomicU32 = AtomicU32::new(0);
 /// Refuses calls before the first initialisation and after the last shutdown.
 pub(crate) fn ready() -> R {
     if USERS.load(Ordering::Acquire) == 0 {
-        Err(Error::UNINITIALIZED)
+        Err(NvmlError::UNINITIALIZED)
     } else {
         Ok(())
     }
@@ -41,44 +41,44 @@ export! {
 
     fn nvmlShutdown() {
         let less = |users: u32| users.checked_sub(1);
-        USERS.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).map_err(|_| Error::UNINITIALIZED)?;
+        USERS.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).map_err(|_| NvmlError::UNINITIALIZED)?;
         Ok(())
     }
 
-    fn nvmlSystemGetDriverVersion(version: Out<u8>, room: u32) {
+    fn nvmlSystemGetDriverVersion(version: Destination<u8>, room: u32) {
         ready()?;
         version.text(room, facts::DRIVER)
     }
 
-    fn nvmlSystemGetNVMLVersion(version: Out<u8>, room: u32) {
+    fn nvmlSystemGetNVMLVersion(version: Destination<u8>, room: u32) {
         ready()?;
         // NVML's is the driver's behind the interface's number.
         version.text(room, &format!("13.{}", facts::DRIVER))
     }
 
-    fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) {
+    fn nvmlSystemGetCudaDriverVersion(version: Destination<i32>) {
         version.set(facts::CUDA)
     }
 
-    fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) {
+    fn nvmlSystemGetCudaDriverVersion_v2(version: Destination<i32>) {
         version.set(facts::CUDA)
     }
 
-    fn nvmlSystemGetProcessName(pid: u32, name: Out<u8>, room: u32) {
+    fn nvmlSystemGetProcessName(pid: u32, name: Destination<u8>, room: u32) {
         ready()?;
         let all = gpus().iter().flat_map(|gpu| std::iter::once(&gpu.whole).chain(&gpu.instances));
-        let mut text = all.into_iter().find_map(|device| live::process_name(device, pid)).ok_or(Error::NOT_FOUND)?;
+        let mut text = all.into_iter().find_map(|device| live::process_name(device, pid)).ok_or(NvmlError::NOT_FOUND)?;
         text.truncate((room as usize).saturating_sub(1));
         name.text(room, &text)
     }
 
-    fn nvmlSystemGetConfComputeState(state: Out<[u32; 3]>) {
+    fn nvmlSystemGetConfComputeState(state: Destination<[u32; 3]>) {
         // Environment, feature, tools: all off.
         ready()?;
         state.set([0; 3])
     }
 
-    fn nvmlUnitGetCount(count: Out<u32>) {
+    fn nvmlUnitGetCount(count: Destination<u32>) {
         ready()?;
         count.set(0)
     }

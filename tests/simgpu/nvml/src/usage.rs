@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory, use and processes of the device.
 
-use crate::abi::{Error, Handle, Out, R, export};
+use crate::abi::{Destination, Handle, NvmlError, R, export};
 use crate::device::{check, workers};
 use crate::live::{self, Process};
 
@@ -48,11 +48,11 @@ pub(crate) struct FieldValue {
 }
 
 /// Answers a list; with too little room, the size that is needed.
-fn list<T: Copy>(count: &Out<u32>, out: &Out<T>, found: &[T]) -> R {
+fn list<T: Copy>(count: &Destination<u32>, out: &Destination<T>, found: &[T]) -> R {
     let room = count.get()?;
-    count.set(u32::try_from(found.len()).map_err(|_| Error::UNKNOWN)?)?;
+    count.set(u32::try_from(found.len()).map_err(|_| NvmlError::UNKNOWN)?)?;
     if (room as usize) < found.len() {
-        return Err(Error::INSUFFICIENT_SIZE);
+        return Err(NvmlError::INSUFFICIENT_SIZE);
     }
     found
         .iter()
@@ -60,7 +60,7 @@ fn list<T: Copy>(count: &Out<u32>, out: &Out<T>, found: &[T]) -> R {
         .try_for_each(|(at, item)| out.set_at(at, *item))
 }
 
-fn second(device: Handle, count: &Out<u32>, out: &Out<ProcessV2>) -> R {
+fn second(device: Handle, count: &Destination<u32>, out: &Destination<ProcessV2>) -> R {
     let mut found = Vec::new();
     for worker in workers(device)? {
         let instance = worker.instance.and_then(|at| u32::try_from(at + 1).ok());
@@ -80,85 +80,85 @@ fn second(device: Handle, count: &Out<u32>, out: &Out<ProcessV2>) -> R {
 }
 
 /// Memory of a divided GPU: used by all its instances, and its whole size.
-fn memory(device: Handle) -> R<live::Memory> {
+fn memory(device: Handle) -> R<live::MemoryUse> {
     let whole = check(device)?;
     let mut used = 0;
     for worker in workers(device)? {
-        used += live::memory(worker).ok_or(Error::UNKNOWN)?.used;
+        used += live::memory(worker).ok_or(NvmlError::UNKNOWN)?.used;
     }
-    let total = live::memory(whole).ok_or(Error::UNKNOWN)?.total;
-    Ok(live::Memory { total, used })
+    let total = live::memory(whole).ok_or(NvmlError::UNKNOWN)?.total;
+    Ok(live::MemoryUse { total, used })
 }
 
-fn none(device: Handle, count: &Out<u32>) -> R {
+fn none(device: Handle, count: &Destination<u32>) -> R {
     check(device)?;
     count.set(0)
 }
 
 export! {
-    fn nvmlDeviceGetMemoryInfo(device: Handle, info: Out<[u64; 3]>) {
+    fn nvmlDeviceGetMemoryInfo(device: Handle, info: Destination<[u64; 3]>) {
         let memory = memory(device)?;
         // Total, free, used.
         info.set([memory.total, memory.total.saturating_sub(memory.used), memory.used])
     }
 
-    fn nvmlDeviceGetMemoryInfo_v2(device: Handle, info: Out<MemoryV2>) {
+    fn nvmlDeviceGetMemoryInfo_v2(device: Handle, info: Destination<MemoryV2>) {
         let memory = memory(device)?;
         let version = info.get()?.version;
         let free = memory.total.saturating_sub(memory.used);
         info.set(MemoryV2 { version, total: memory.total, reserved: 0, free, used: memory.used })
     }
 
-    fn nvmlDeviceGetBAR1MemoryInfo(device: Handle, info: Out<[u64; 3]>) {
+    fn nvmlDeviceGetBAR1MemoryInfo(device: Handle, info: Destination<[u64; 3]>) {
         check(device)?;
         // 64 GiB, as the A100's; nothing is mapped through it. Total, free, used.
         info.set([64 << 30, 64 << 30, 0])
     }
 
-    fn nvmlDeviceGetUtilizationRates(device: Handle, rates: Out<[u32; 2]>) {
+    fn nvmlDeviceGetUtilizationRates(device: Handle, rates: Destination<[u32; 2]>) {
         let each = workers(device)?.into_iter().map(live::utilization);
         let most = each.fold((0, 0), |most: (u32, u32), one| (most.0.max(one.0), most.1.max(one.1)));
         rates.set([most.0, most.1])
     }
 
-    fn nvmlDeviceGetComputeRunningProcesses(device: Handle, count: Out<u32>, out: Out<ProcessV1>) {
+    fn nvmlDeviceGetComputeRunningProcesses(device: Handle, count: Destination<u32>, out: Destination<ProcessV1>) {
         let of = |Process { pid, memory }| ProcessV1 { pid, memory };
         let all = workers(device)?.into_iter().flat_map(live::processes);
         list(&count, &out, &all.map(of).collect::<Vec<_>>())
     }
 
-    fn nvmlDeviceGetComputeRunningProcesses_v2(device: Handle, count: Out<u32>, out: Out<ProcessV2>) {
+    fn nvmlDeviceGetComputeRunningProcesses_v2(device: Handle, count: Destination<u32>, out: Destination<ProcessV2>) {
         second(device, &count, &out)
     }
 
-    fn nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: Out<u32>, out: Out<ProcessV2>) {
+    fn nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: Destination<u32>, out: Destination<ProcessV2>) {
         second(device, &count, &out)
     }
 
-    fn nvmlDeviceGetGraphicsRunningProcesses(device: Handle, count: Out<u32>, out: Out<ProcessV1>) {
+    fn nvmlDeviceGetGraphicsRunningProcesses(device: Handle, count: Destination<u32>, out: Destination<ProcessV1>) {
         let _ = out;
         none(device, &count)
     }
 
-    fn nvmlDeviceGetGraphicsRunningProcesses_v2(device: Handle, count: Out<u32>, out: Out<ProcessV2>) {
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(device: Handle, count: Destination<u32>, out: Destination<ProcessV2>) {
         let _ = out;
         none(device, &count)
     }
 
-    fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: Handle, count: Out<u32>, out: Out<ProcessV2>) {
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: Handle, count: Destination<u32>, out: Destination<ProcessV2>) {
         let _ = out;
         none(device, &count)
     }
 
-    fn nvmlDeviceGetFieldValues(device: Handle, count: i32, values: Out<FieldValue>) {
+    fn nvmlDeviceGetFieldValues(device: Handle, count: i32, values: Destination<FieldValue>) {
         // Each field has a result of its own.
         check(device)?;
         if values.is_null() {
-            return Err(Error::INVALID_ARGUMENT);
+            return Err(NvmlError::INVALID_ARGUMENT);
         }
         (0..usize::try_from(count).unwrap_or(0)).try_for_each(|at| {
             let mut value = values.get_at(at)?;
-            value.result = Error::NOT_SUPPORTED.0;
+            value.result = NvmlError::NOT_SUPPORTED.0;
             values.set_at(at, value)
         })
     }

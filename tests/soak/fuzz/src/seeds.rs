@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weft_daemon::fuzzed::admission;
-use weft_protocol::control::{Access, GranuleUse, ToBroker, Wants};
-use weft_protocol::lane::{Kind, Lane, NO_GAP, Record};
 use weft_daemon::fuzzed::transport;
 use weft_kernel_id::KernelId;
 use weft_profiles::{Profile, codec};
+use weft_protocol::control::{Access, GranuleUse, ToBroker, Wants};
+use weft_protocol::lane::{Kind, Lane, LaneRecord, NO_GAP};
 use weft_trace_format as trace;
 
 use crate::targets::Target;
@@ -184,7 +184,7 @@ fn lane_writes(records: u64) -> Vec<u8> {
             Kind::PartialWait,
             Kind::Between,
         ];
-        lane.record(Record {
+        lane.record(LaneRecord {
             kind: kinds[at as usize % kinds.len()],
             thread: 1,
             at: 1_000_000_000 + at,

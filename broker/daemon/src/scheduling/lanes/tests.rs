@@ -27,8 +27,8 @@ fn drain(watch: &mut LaneWatch, now: Ns) -> Drained {
     (found, events, seen)
 }
 
-fn record(kind: Kind, at: Ns) -> Record {
-    Record {
+fn record(kind: Kind, at: Ns) -> LaneRecord {
+    LaneRecord {
         kind,
         thread: 1,
         at,
@@ -79,7 +79,7 @@ fn a_wait_for_a_part_has_its_begin_and_what_it_covers() {
     let mut watch = watch();
     let lane = Arc::clone(&watch.entry.lane);
     for (covers, waited) in [(10, 15), (90, u64::MAX)] {
-        lane.record(Record {
+        lane.record(LaneRecord {
             kernel: covers,
             a: waited,
             ..record(Kind::PartialWait, 40)

@@ -17,7 +17,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use simgpu_device::{Extra, Launch, Link, LinkError, NoEffects, Op, Options, Status};
+use simgpu_device::{Extra, KernelLaunch, Link, LinkError, NoEffects, Op, Options, Status};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -53,12 +53,12 @@ fn main() {
 }
 
 fn kernel(link: &Link, ns: u64) -> Op {
-    Op::Kernel(Launch {
+    Op::Kernel(KernelLaunch {
         name: link.name("client_kernel"),
         grid: [4, 1, 1],
         block: [256, 1, 1],
         duration: Some(ns),
-        ..Launch::default()
+        ..KernelLaunch::default()
     })
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::Link;
 use super::error::LinkError;
 use crate::lock::lock;
-use crate::op::{Seq, Status, Stream, Times};
+use crate::op::{LinkStream, Seq, Status, Times};
 use crate::shared::futex;
 use crate::shared::lane::{ANY, News};
 
@@ -47,7 +47,7 @@ pub(super) struct OpSlot {
 
 impl OpSlot {
     /// Begins a new operation in the slot. The old one ended long ago.
-    pub(super) fn begin(&self, seq: Seq, stream: Stream, token: u64) {
+    pub(super) fn begin(&self, seq: Seq, stream: LinkStream, token: u64) {
         self.done.store(0, Ordering::Relaxed);
         self.token.store(token, Ordering::Relaxed);
         self.stream.store(stream.0, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use std::sync::MutexGuard;
 use super::error::LinkError;
 use super::{Link, STREAM_DEPTH};
 use crate::lock::lock;
-use crate::op::{Ctx, Extra, NameId, Op, Seq, Stream, Touch};
+use crate::op::{Ctx, Extra, LinkStream, NameId, Op, Seq, TouchedAddresses};
 use crate::shared::board::wall_now;
 use crate::shared::lane::{SLOTS, SUBMISSIONS};
 use crate::shared::record::Record;
@@ -70,7 +70,7 @@ impl Outbox {
         self.fresh < SLOTS || !self.free.is_empty()
     }
 
-    fn stream(&mut self, stream: Stream) -> Option<&mut StreamState> {
+    fn stream(&mut self, stream: LinkStream) -> Option<&mut StreamState> {
         self.streams.get_mut(stream.0 as usize)?.as_deref_mut()
     }
 
@@ -78,7 +78,7 @@ impl Outbox {
     pub(super) fn settle(&mut self, ended: &[(u16, u32)]) {
         for &(slot, stream) in ended {
             self.free.push_back(slot);
-            if let Some(state) = self.stream(Stream(stream)) {
+            if let Some(state) = self.stream(LinkStream(stream)) {
                 state.outstanding = state.outstanding.saturating_sub(1);
             }
         }
@@ -141,14 +141,14 @@ impl Link {
     }
 
     /// A new stream. A lower priority number goes first within the context, as CUDA counts.
-    pub fn stream(&self, ctx: Ctx, priority: i32) -> Result<Stream, LinkError> {
+    pub fn stream(&self, ctx: Ctx, priority: i32) -> Result<LinkStream, LinkError> {
         self.check()?;
         let stream = {
             let mut outbox = self.outbox();
             if !outbox.contexts.contains(&ctx.0) {
                 return Err(LinkError::Unknown);
             }
-            let stream = Stream(outbox.streams.len() as u32);
+            let stream = LinkStream(outbox.streams.len() as u32);
             outbox.streams.push(Some(Box::new(StreamState {
                 ctx,
                 outstanding: 0,
@@ -162,7 +162,7 @@ impl Link {
     }
 
     /// Closes a stream: it takes no more work, and goes when its work has ended.
-    pub fn close_stream(&self, stream: Stream) -> Result<(), LinkError> {
+    pub fn close_stream(&self, stream: LinkStream) -> Result<(), LinkError> {
         self.check()?;
         {
             let mut outbox = self.outbox();
@@ -199,12 +199,18 @@ impl Link {
 
     /// Puts an operation at the end of a stream. Waits while the stream has [`STREAM_DEPTH`]
     /// operations outstanding, or the link [`crate::WINDOW`].
-    pub fn submit(&self, stream: Stream, op: Op, extra: Extra) -> Result<Seq, LinkError> {
+    pub fn submit(&self, stream: LinkStream, op: Op, extra: Extra) -> Result<Seq, LinkError> {
         self.submit_touching(stream, op, extra, &[])
     }
 
     /// [`Link::submit`] for an operation that uses managed memory.
-    pub fn submit_touching(&self, stream: Stream, op: Op, extra: Extra, touches: &[Touch]) -> Result<Seq, LinkError> {
+    pub fn submit_touching(
+        &self,
+        stream: LinkStream,
+        op: Op,
+        extra: Extra,
+        touches: &[TouchedAddresses],
+    ) -> Result<Seq, LinkError> {
         self.check()?;
         let prompt = extra.prompt
             || match op {
@@ -246,7 +252,7 @@ impl Link {
     }
 
     /// The bound that leaves no room for a submission to `stream`, if any.
-    fn room(&self, outbox: &mut Outbox, stream: Stream, touches: usize) -> Result<Option<Full>, LinkError> {
+    fn room(&self, outbox: &mut Outbox, stream: LinkStream, touches: usize) -> Result<Option<Full>, LinkError> {
         let has_slot = outbox.has_slot();
         let state = outbox.stream(stream).ok_or(LinkError::Unknown)?;
         if state.outstanding >= STREAM_DEPTH {
@@ -268,7 +274,7 @@ impl Link {
     }
 
     /// Writes a submission that fits.
-    fn put(&self, outbox: &mut Outbox, stream: Stream, op: Op, extra: Extra) -> Result<Seq, LinkError> {
+    fn put(&self, outbox: &mut Outbox, stream: LinkStream, op: Op, extra: Extra) -> Result<Seq, LinkError> {
         let slot = outbox.take_slot().ok_or(LinkError::Unknown)?;
         outbox.count += 1;
         let seq = Seq::new(outbox.count, slot);

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use weft_engine::{ContextId, Engine, Ns, OpId, StreamId};
 
-use crate::op::{Seq, Touch};
+use crate::op::{Seq, TouchedAddresses};
 use crate::shared::lane::{Lane, News, SLOTS};
 use crate::shared::mapping::Mapping;
 
@@ -73,7 +73,7 @@ pub(super) struct Client {
     /// Whether a prompt operation has news.
     pub(super) has_prompt_news: bool,
     /// Touches of the next operation.
-    pub(super) touches: Vec<Touch>,
+    pub(super) touches: Vec<TouchedAddresses>,
     /// Reason to cut it off.
     pub(super) cut: Option<String>,
 }

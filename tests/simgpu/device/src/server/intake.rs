@@ -10,12 +10,12 @@ use std::collections::BinaryHeap;
 use std::sync::atomic::Ordering;
 
 use weft_engine::memory::{Pager, Range};
-use weft_engine::{Ns, OpId, Touch as EngineTouch, Work};
+use weft_engine::{Ns, OpId, Touch, Work};
 
 use super::DeviceProcess;
 use super::client::{ClientStream, MAX_CONTEXTS, MAX_STREAMS, MAX_TOUCHES};
 use super::in_flight::Meta;
-use crate::op::{Advice, Extra, NameId, Op, Seq, Stream, Touch};
+use crate::op::{Advice, Extra, LinkStream, NameId, Op, Seq, TouchedAddresses};
 use crate::shared::board::wall_now;
 use crate::shared::lane::SUBMISSIONS;
 use crate::shared::record::Record;
@@ -240,7 +240,7 @@ impl DeviceProcess {
         &mut self,
         number: usize,
         at: Ns,
-        stream: Stream,
+        stream: LinkStream,
         seq: Seq,
         op: Op,
         extra: Extra,
@@ -305,7 +305,7 @@ impl DeviceProcess {
         };
         let prompt = meta.prompt;
         let tag = self.metas.put(meta);
-        let of_engine = |touch: Touch| EngineTouch {
+        let of_engine = |touch: TouchedAddresses| Touch {
             owner: number as u32,
             range: Range::new(touch.start, touch.bytes),
             write: touch.write,

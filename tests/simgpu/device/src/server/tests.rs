@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use super::{DeviceProcess, prepare};
 use crate::link::{connect_to, test_access};
-use crate::op::{Ctx, Direction, Stream};
+use crate::op::{Ctx, Direction, LinkStream};
 use crate::shared::lane::{ANY, SUBMISSIONS};
 use crate::shared::mapping::Mapping;
 use crate::shared::record::{Record, WORDS};
 use crate::wire;
-use crate::{Config, Extra, Launch, Link, LinkError, NoEffects, Op, Options, Seq, Status};
+use crate::{Config, Extra, KernelLaunch, Link, LinkError, NoEffects, Op, Options, Seq, Status};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -79,14 +79,14 @@ impl Running {
 }
 
 fn kernel(ns: u64) -> Op {
-    Op::Kernel(Launch {
+    Op::Kernel(KernelLaunch {
         duration: Some(ns),
-        ..Launch::default()
+        ..KernelLaunch::default()
     })
 }
 
 /// Runs a lie and waits until the liar has been cut off.
-fn cut_off_for(lie: impl FnOnce(&Link, Stream), why: &str) {
+fn cut_off_for(lie: impl FnOnce(&Link, LinkStream), why: &str) {
     let running = Running::new();
     let honest = running.open();
     let liar = running.open();
@@ -130,7 +130,7 @@ fn a_record_that_is_none() {
 #[test]
 fn work_for_a_stream_that_is_not_there() {
     let record = Record::Submit {
-        stream: Stream(u32::MAX),
+        stream: LinkStream(u32::MAX),
         seq: Seq::new(1, 1),
         op: Op::Marker,
         extra: Extra::default(),
@@ -184,7 +184,7 @@ fn an_operation_in_a_slot_that_is_taken() {
 fn contexts_and_streams_that_cannot_be() {
     let open = Record::OpenStream {
         ctx: Ctx(99),
-        stream: Stream(7),
+        stream: LinkStream(7),
         priority: 0,
     };
     cut_off_for(|link, _| tell(link, open), "a stream of no context");

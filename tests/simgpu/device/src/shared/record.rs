@@ -4,7 +4,7 @@
 //! A record is ten words, of which a kind uses some. Words without sense are [`Malformed`].
 #![forbid(unsafe_code)]
 
-use crate::op::{Advice, Ctx, Direction, Extra, Launch, NameId, Op, Seq, Stream, Touch};
+use crate::op::{Advice, Ctx, Direction, Extra, KernelLaunch, LinkStream, NameId, Op, Seq, TouchedAddresses};
 
 /// Words of a record.
 pub(crate) const WORDS: usize = 10;
@@ -21,7 +21,7 @@ pub(crate) struct Malformed;
 pub(crate) enum Record {
     /// An operation.
     Submit {
-        stream: Stream,
+        stream: LinkStream,
         seq: Seq,
         op: Op,
         extra: Extra,
@@ -36,10 +36,10 @@ pub(crate) enum Record {
     CloseContext(Ctx),
     OpenStream {
         ctx: Ctx,
-        stream: Stream,
+        stream: LinkStream,
         priority: i32,
     },
-    CloseStream(Stream),
+    CloseStream(LinkStream),
     /// Managed memory begins or ends.
     Manage {
         start: u64,
@@ -54,7 +54,7 @@ pub(crate) enum Record {
         on: bool,
     },
     /// Memory that the next operation uses.
-    Touch(Touch),
+    Touch(TouchedAddresses),
 }
 
 const KERNEL: u64 = 1;
@@ -185,7 +185,7 @@ impl Record {
                 };
                 range(&mut words, kind, start, bytes, on);
             }
-            Record::Touch(Touch { start, bytes, write }) => range(&mut words, TOUCH, start, bytes, write),
+            Record::Touch(TouchedAddresses { start, bytes, write }) => range(&mut words, TOUCH, start, bytes, write),
         }
         words
     }
@@ -194,10 +194,10 @@ impl Record {
     pub(crate) fn read(words: &Words) -> Result<(Record, u64), Malformed> {
         let first = words[0];
         let seq = Seq(words[1]);
-        let stream = Stream(high(first));
+        let stream = LinkStream(high(first));
         let ctx = Ctx(high(first));
         let op = match first & 0xff {
-            KERNEL => Op::Kernel(Launch {
+            KERNEL => Op::Kernel(KernelLaunch {
                 name: NameId(low(words[4])),
                 grid: [low(words[5]), high(words[5]), low(words[6])],
                 block: [high(words[6]), low(words[7]), high(words[7])],
@@ -272,7 +272,7 @@ impl Record {
                         },
                         on: flag,
                     },
-                    _ => Record::Touch(Touch {
+                    _ => Record::Touch(TouchedAddresses {
                         start,
                         bytes,
                         write: flag,
@@ -308,7 +308,7 @@ mod tests {
             any::<Option<u64>>(),
             any::<bool>(),
         )
-            .prop_map(|((name, grid, block, shared), duration, held)| Launch {
+            .prop_map(|((name, grid, block, shared), duration, held)| KernelLaunch {
                 name: NameId(name),
                 grid,
                 block,
@@ -334,7 +334,7 @@ mod tests {
         fn what_is_written_is_read(op in any_op(), stream: u32, seq: u64, stamp: u64, prompt: bool, graph: u64, label: u32) {
             let label = NameId(if matches!(op, Op::Kernel(_)) { 0 } else { label });
             let extra = Extra { token: 0, prompt, graph, label };
-            let record = Record::Submit { stream: Stream(stream), seq: Seq(seq), op, extra };
+            let record = Record::Submit { stream: LinkStream(stream), seq: Seq(seq), op, extra };
             prop_assert_eq!(Record::read(&record.words(stamp)), Ok((record, stamp)));
         }
 
@@ -344,12 +344,12 @@ mod tests {
                 Record::HostDone(Seq(seq)),
                 Record::OpenContext { ctx: Ctx(a), priority },
                 Record::CloseContext(Ctx(a)),
-                Record::OpenStream { ctx: Ctx(a), stream: Stream(b), priority },
-                Record::CloseStream(Stream(b)),
+                Record::OpenStream { ctx: Ctx(a), stream: LinkStream(b), priority },
+                Record::CloseStream(LinkStream(b)),
                 Record::Manage { start: seq, bytes: a.into(), ends: b % 2 == 0 },
                 Record::Advise { start: seq, bytes: a.into(), advice: Advice::ReadMostly, on: b % 2 == 0 },
                 Record::Advise { start: seq, bytes: a.into(), advice: Advice::PreferDevice, on: b % 2 == 0 },
-                Record::Touch(Touch { start: seq, bytes: a.into(), write: b % 2 == 0 }),
+                Record::Touch(TouchedAddresses { start: seq, bytes: a.into(), write: b % 2 == 0 }),
             ] {
                 prop_assert_eq!(Record::read(&record.words(stamp)), Ok((record, stamp)));
             }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use simgpu_device::{Effects, Launch, Link, NoEffects, Op, Options};
+use simgpu_device::{Effects, KernelLaunch, Link, NoEffects, Op, Options};
 
 use self::bounded::Bounded;
 
@@ -101,10 +101,10 @@ pub fn eventually(what: &str, mut ready: impl FnMut() -> bool) {
 
 /// A kernel of a given time.
 pub fn kernel(ns: u64) -> Op {
-    Op::Kernel(Launch {
+    Op::Kernel(KernelLaunch {
         grid: [1; 3],
         block: [32, 1, 1],
         duration: Some(ns),
-        ..Launch::default()
+        ..KernelLaunch::default()
     })
 }

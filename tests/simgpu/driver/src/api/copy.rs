@@ -7,7 +7,7 @@ use crate::capture::rules;
 use crate::copy::Copy;
 use crate::graph::capture::capture_work;
 use crate::space::table::{Side, side};
-use crate::work::Work;
+use crate::work::StreamWork;
 use crate::{state, stream};
 
 /// Up to this size a copy from pageable memory is taken out of the client's buffer at once, as the
@@ -23,7 +23,7 @@ impl Copy {
         if stream.is_capturing() {
             // Addresses are looked at when the graph runs: cuDNN captures with ones that it
             // replaces before.
-            return capture_work(&stream, Work::Copy(self));
+            return capture_work(&stream, StreamWork::Copy(self));
         }
         if self.bytes() == 0 {
             return Ok(());

@@ -66,7 +66,7 @@ impl Operand {
 /// `CUmemcpyAttributes`.
 #[repr(C)]
 #[derive(Clone, std::marker::Copy)]
-struct Attributes {
+struct CopyAttributes {
     order: u32,
     from: Location,
     to: Location,
@@ -118,14 +118,14 @@ fn one(operation: &Operation, stream: Handle) -> R {
 }
 
 export! {
-    fn cuMemcpyBatchAsync(to: In<DevicePtr>, from: In<DevicePtr>, sizes: In<usize>, count: usize, attributes: In<Attributes>,
+    fn cuMemcpyBatchAsync(to: In<DevicePtr>, from: In<DevicePtr>, sizes: In<usize>, count: usize, attributes: In<CopyAttributes>,
                           starts: In<usize>, kinds: usize, failed: Out<usize>, stream: Handle) {
         let _ = (attributes, starts, kinds);
         linear(to, from, sizes, count, stream).inspect_err(|_| failed.set_if(usize::MAX))
     }
 
     fn cuMemcpyBatchAsync_v2(to: In<DevicePtr>, from: In<DevicePtr>, sizes: In<usize>, count: usize,
-                             attributes: In<Attributes>, starts: In<usize>, kinds: usize, stream: Handle) {
+                             attributes: In<CopyAttributes>, starts: In<usize>, kinds: usize, stream: Handle) {
         let _ = (attributes, starts, kinds);
         linear(to, from, sizes, count, stream)
     }
@@ -140,7 +140,7 @@ export! {
         shaped(operations, count, stream)
     }
 
-    fn cuMemcpyWithAttributesAsync(to: DevicePtr, from: DevicePtr, bytes: usize, attributes: In<Attributes>, stream: Handle) {
+    fn cuMemcpyWithAttributesAsync(to: DevicePtr, from: DevicePtr, bytes: usize, attributes: In<CopyAttributes>, stream: Handle) {
         let _ = attributes;
         Copy::linear(to, from, bytes as u64).enqueue(stream)
     }

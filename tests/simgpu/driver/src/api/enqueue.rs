@@ -8,10 +8,10 @@ use crate::abi::R;
 use crate::graph::capture::capture_work;
 use crate::state::Driver;
 use crate::stream::Stream;
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// Onto the device, or into the capture that the stream is in.
-pub(super) fn enqueue(driver: &Driver, stream: &Arc<Stream>, work: Work) -> R {
+pub(super) fn enqueue(driver: &Driver, stream: &Arc<Stream>, work: StreamWork) -> R {
     if stream.is_capturing() {
         return capture_work(stream, work);
     }

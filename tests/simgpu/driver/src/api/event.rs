@@ -15,7 +15,7 @@ use crate::event::{DISABLE_TIMING, EVENTS, EXTERNAL, Event};
 use crate::export::export;
 use crate::graph::capture::{capture_record, capture_wait};
 use crate::memory::pool;
-use crate::shared_event::{Bytes, Given, Shared};
+use crate::shared_event::{Bytes, EventHandleArgument, Shared};
 use crate::timeline::device_of;
 use crate::{state, stream};
 
@@ -206,7 +206,7 @@ export! {
         handle.set(shared.handle()?)
     }
 
-    fn cuIpcOpenEventHandle(event: Out<Handle>, handle: Given) {
+    fn cuIpcOpenEventHandle(event: Out<Handle>, handle: EventHandleArgument) {
         state::driver()?;
         add(event, DISABLE_TIMING | INTERPROCESS, Some(Shared::open(handle.0)?))
     }

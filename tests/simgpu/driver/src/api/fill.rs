@@ -7,7 +7,7 @@ use crate::api::enqueue::enqueue;
 use crate::copy::Set;
 use crate::export::export;
 use crate::space::table::{Side, side};
-use crate::work::Work;
+use crate::work::StreamWork;
 use crate::{state, stream};
 
 impl Set {
@@ -19,7 +19,7 @@ impl Set {
             // replaces before.
             self.check_shape()?;
         }
-        enqueue(driver, &stream, Work::Set(self))
+        enqueue(driver, &stream, StreamWork::Set(self))
     }
 
     /// `cuMemset*` without `Async`: on the device's memory it does not wait, as the real driver

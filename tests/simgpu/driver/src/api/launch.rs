@@ -8,15 +8,15 @@ use std::sync::Arc;
 use crate::abi::{Error, Handle, In, R};
 use crate::export::export;
 use crate::graph::capture::capture_work;
-use crate::launch::{Attribute, COOPERATIVE, Given, Launch, Shape, check_attributes, submit};
+use crate::launch::{Attribute, COOPERATIVE, GivenParams, Launch, Shape, check_attributes, submit};
 use crate::module::function;
-use crate::work::Work;
+use crate::work::StreamWork;
 use crate::{state, stream};
 
 /// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Config {
+struct LaunchConfig {
     grid: [u32; 3],
     block: [u32; 3],
     shared: u32,
@@ -45,7 +45,7 @@ struct Cooperative {
 }
 
 /// A client's launch.
-fn launch(handle: Handle, shape: Shape, given: Given, attributes: &[Attribute], stream: Handle) -> R {
+fn launch(handle: Handle, shape: Shape, given: GivenParams, attributes: &[Attribute], stream: Handle) -> R {
     let driver = state::driver()?;
     let function = function::of_handle(handle)?;
     let stream = stream::resolve(driver, stream)?;
@@ -53,7 +53,7 @@ fn launch(handle: Handle, shape: Shape, given: Given, attributes: &[Attribute], 
     check_attributes(&function, &shape, attributes)?;
     if stream.is_capturing() {
         let launch = Launch::new(function, shape, given, attributes.to_vec())?;
-        return capture_work(&stream, Work::Kernel(Arc::new(launch)));
+        return capture_work(&stream, StreamWork::Kernel(Arc::new(launch)));
     }
     stream.may_use()?;
     submit(driver, &stream, &function, shape, given)
@@ -82,7 +82,7 @@ fn attributes(address: usize, count: u32) -> R<Vec<Attribute>> {
         .collect())
 }
 
-fn extended(config: In<Config>, function: Handle, params: In<usize>, extra: In<usize>, default: Handle) -> R {
+fn extended(config: In<LaunchConfig>, function: Handle, params: In<usize>, extra: In<usize>, default: Handle) -> R {
     let config = config.get()?;
     let shape = Shape {
         grid: config.grid,
@@ -91,7 +91,7 @@ fn extended(config: In<Config>, function: Handle, params: In<usize>, extra: In<u
     };
     let stream = if config.stream == 0 { default } else { config.stream };
     let attributes = attributes(config.attributes, config.count)?;
-    launch(function, shape, Given::new(params, extra)?, &attributes, stream)
+    launch(function, shape, GivenParams::new(params, extra)?, &attributes, stream)
 }
 
 /// The launches of before CUDA 4, whose block and parameters were set on the function.
@@ -104,9 +104,9 @@ fn legacy(handle: Handle, grid: [u32; 3], stream: Handle) -> R {
     let shape = Shape { grid, block, shared };
     let size = buffer.len();
     let given = if size == 0 {
-        Given::Nothing
+        GivenParams::Nothing
     } else {
-        Given::Buffer(In::from_address(buffer.as_ptr().addr()), size)
+        GivenParams::Buffer(In::from_address(buffer.as_ptr().addr()), size)
     };
     let result = launch(handle, shape, given, &[], stream);
     drop(buffer);
@@ -131,13 +131,13 @@ export! {
     fn cuLaunchKernel(function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
                       shared: u32, stream: Handle, params: In<usize>, extra: In<usize>) {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
-        launch(function, shape, Given::new(params, extra)?, &[], stream)
+        launch(function, shape, GivenParams::new(params, extra)?, &[], stream)
     }
 
     fn cuLaunchCooperativeKernel(function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
                                  block_z: u32, shared: u32, stream: Handle, params: In<usize>) {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
-        let given = if params.is_null() { Given::Nothing } else { Given::Each(params) };
+        let given = if params.is_null() { GivenParams::Nothing } else { GivenParams::Each(params) };
         launch(function, shape, given, &[cooperative()], stream)
     }
 
@@ -151,11 +151,11 @@ export! {
         let one = launches.get()?;
         let [gx, gy, gz, bx, by, bz, shared] = one.shape;
         let shape = Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared };
-        let given = if one.params == 0 { Given::Nothing } else { Given::Each(In::from_address(one.params)) };
+        let given = if one.params == 0 { GivenParams::Nothing } else { GivenParams::Each(In::from_address(one.params)) };
         launch(one.function, shape, given, &[cooperative()], one.stream)
     }
 
-    fn cuLaunchKernelEx | cuLaunchKernelEx_ptsz [default] (config: In<Config>, function: Handle, params: In<usize>, extra: In<usize>) {
+    fn cuLaunchKernelEx | cuLaunchKernelEx_ptsz [default] (config: In<LaunchConfig>, function: Handle, params: In<usize>, extra: In<usize>) {
         extended(config, function, params, extra, default)
     }
 

@@ -10,12 +10,12 @@ use crate::export::export;
 use crate::state;
 use crate::stream::memop::{Compare, MemOp, Params, Word, parse_all};
 use crate::stream::resolve;
-use crate::work::Work;
+use crate::work::StreamWork;
 
 fn put(stream: Handle, ops: Arc<[MemOp]>) -> R {
     let driver = state::driver()?;
     let stream = resolve(driver, stream)?;
-    enqueue(driver, &stream, Work::MemOps(ops))
+    enqueue(driver, &stream, StreamWork::MemOps(ops))
 }
 
 fn wait(stream: Handle, address: DevicePtr, value: u64, flags: u32, wide: bool) -> R {

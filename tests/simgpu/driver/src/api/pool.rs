@@ -4,7 +4,7 @@
 
 use simgpu_device::lock::lock;
 
-use crate::abi::{Access, DevicePtr, Error, Handle, In, Location, Out, R};
+use crate::abi::{AccessDescriptor, DevicePtr, Error, Handle, In, Location, Out, R};
 use crate::context::current;
 use crate::export::export;
 use crate::graph::memory;
@@ -16,7 +16,7 @@ use crate::{device, stream};
 /// `CUmemPoolProps`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Properties {
+pub(crate) struct PoolProperties {
     kind: u32,
     handle_types: u32,
     location: Location,
@@ -160,7 +160,7 @@ export! {
         Ok(())
     }
 
-    fn cuMemPoolCreate(pool: Out<Handle>, properties: In<Properties>) {
+    fn cuMemPoolCreate(pool: Out<Handle>, properties: In<PoolProperties>) {
         state::driver()?;
         let asked = properties.get()?;
         if asked.kind != 1 || pool.is_null() {
@@ -198,7 +198,7 @@ export! {
         set_attribute(pool, attribute_number, value)
     }
 
-    fn cuMemPoolSetAccess(pool: Handle, access: In<Access>, count: usize) {
+    fn cuMemPoolSetAccess(pool: Handle, access: In<AccessDescriptor>, count: usize) {
         state::driver()?;
         POOLS.get(pool)?;
         for wanted in access.list(count)? {

@@ -13,7 +13,7 @@ use crate::memory::pool;
 use crate::state;
 use crate::stream::attributes::{PRIORITY, Value};
 use crate::stream::{NON_BLOCKING, PRIORITIES, STREAMS, Stream, resolve};
-use crate::work::{HostCall, Work};
+use crate::work::{HostCall, StreamWork};
 
 fn create(out: Out<Handle>, flags: u32, priority: i32) -> R {
     let driver = state::driver()?;
@@ -41,7 +41,7 @@ fn destroy(stream: Handle) -> R {
 fn call(stream: Handle, call: HostCall) -> R {
     let driver = state::driver()?;
     let stream = resolve(driver, stream)?;
-    enqueue(driver, &stream, Work::Host(call))
+    enqueue(driver, &stream, StreamWork::Host(call))
 }
 
 export! {
@@ -141,7 +141,7 @@ export! {
         let _ = (pointer, length, flags);
         let driver = state::driver()?;
         let stream = resolve(driver, stream)?;
-        enqueue(driver, &stream, Work::Empty)
+        enqueue(driver, &stream, StreamWork::Empty)
     }
 
     fn cuLaunchHostFunc(stream: Handle, function: usize, data: usize) {

@@ -20,18 +20,18 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// `CUstreamCaptureMode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum CaptureMode {
     Global,
     ThreadLocal,
     Relaxed,
 }
 
-impl Mode {
-    pub(crate) fn new(mode: u32) -> R<Mode> {
+impl CaptureMode {
+    pub(crate) fn new(mode: u32) -> R<CaptureMode> {
         match mode {
-            0 => Ok(Mode::Global),
-            1 => Ok(Mode::ThreadLocal),
-            2 => Ok(Mode::Relaxed),
+            0 => Ok(CaptureMode::Global),
+            1 => Ok(CaptureMode::ThreadLocal),
+            2 => Ok(CaptureMode::Relaxed),
             _ => Err(Error::INVALID_VALUE),
         }
     }
@@ -40,7 +40,7 @@ impl Mode {
 /// One capture, from its beginning to its end.
 pub(crate) struct Capture {
     pub(crate) id: u64,
-    pub(crate) mode: Mode,
+    pub(crate) mode: CaptureMode,
     /// The thread that began it.
     pub(crate) thread: ThreadId,
     pub(crate) context: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Capture {
 
 impl Capture {
     /// Begins a capture by the calling thread, in the context of this number.
-    pub(crate) fn begin(mode: Mode, context: u64, blocking: bool) -> Arc<Capture> {
+    pub(crate) fn begin(mode: CaptureMode, context: u64, blocking: bool) -> Arc<Capture> {
         let capture = Arc::new(Capture {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             mode,

@@ -18,19 +18,19 @@ use std::thread;
 use simgpu_device::lock::lock;
 
 use crate::abi::{Error, R};
-use crate::capture::{Capture, Mode};
+use crate::capture::{Capture, CaptureMode};
 
 /// Captures in progress: with one load every other call learns that there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static GOING_ON: Mutex<Vec<Arc<Capture>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
+    static MODE: Cell<CaptureMode> = const { Cell::new(CaptureMode::Global) };
 }
 
 /// Sets the calling thread's mode and returns the mode before.
-pub(crate) fn exchange(mode: Mode) -> Mode {
-    MODE.try_with(|own| own.replace(mode)).unwrap_or(Mode::Global)
+pub(crate) fn exchange(mode: CaptureMode) -> CaptureMode {
+    MODE.try_with(|own| own.replace(mode)).unwrap_or(CaptureMode::Global)
 }
 
 pub(super) fn began(capture: &Arc<Capture>) {
@@ -68,12 +68,14 @@ fn refuse_slowly(error: Error, forbids: impl Fn(&Capture) -> bool) -> R {
 #[inline]
 fn potentially_unsafe() -> R {
     refuse(Error::STREAM_CAPTURE_UNSUPPORTED, |capture| {
-        let own = MODE.try_with(Cell::get).unwrap_or(Mode::Global);
+        let own = MODE.try_with(Cell::get).unwrap_or(CaptureMode::Global);
         let mine = capture.thread == thread::current().id();
         match own {
-            Mode::Relaxed => false,
-            Mode::ThreadLocal => mine && capture.mode != Mode::Relaxed,
-            Mode::Global => (mine && capture.mode != Mode::Relaxed) || capture.mode == Mode::Global,
+            CaptureMode::Relaxed => false,
+            CaptureMode::ThreadLocal => mine && capture.mode != CaptureMode::Relaxed,
+            CaptureMode::Global => {
+                (mine && capture.mode != CaptureMode::Relaxed) || capture.mode == CaptureMode::Global
+            }
         }
     })
 }

@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Handle, R};
-use crate::registry::{Kind, Registry};
+use crate::registry::{HandleKind, Registry};
 use crate::space::table::Owner;
 use crate::state;
 use crate::timeline::{LinkContext, Timeline, device_of_context};
 
 /// Every context of the process.
-pub(crate) static CONTEXTS: Registry<Context> = Registry::new(Kind::Context);
+pub(crate) static CONTEXTS: Registry<Context> = Registry::new(HandleKind::Context);
 /// The devices' primary contexts; a handle is valid from the start, the context is usable while
 /// retained.
 static PRIMARIES: OnceLock<Vec<Arc<Context>>> = OnceLock::new();

@@ -11,7 +11,7 @@
 mod fill;
 mod shaped;
 
-use simgpu_device::{Direction, Op, Seq, Touch};
+use simgpu_device::{Direction, Op, Seq, TouchedAddresses};
 
 use crate::abi::{Error, R};
 use crate::effect::Effect;
@@ -126,7 +126,7 @@ impl Copy {
     }
 
     /// The managed memory at its ends, including the gaps between rows.
-    fn touches(&self) -> Vec<Touch> {
+    fn touches(&self) -> Vec<TouchedAddresses> {
         let span = |place: &Place, write| {
             let end = place.row(self.rows.max(1) - 1, self.layers.max(1) - 1) + self.width;
             paging::touch(place.address, end.saturating_sub(place.address), write)

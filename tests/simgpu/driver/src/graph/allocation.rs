@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::abi::{Error, R};
 use crate::context::Context;
 use crate::memory::{self, owned};
-use crate::space::table::Kind;
+use crate::space::table::AllocationKind;
 use crate::state;
 
 /// Bytes of `CUDA_MEM_ALLOC_NODE_PARAMS` before its own fields: `CUmemPoolProps`, kept as it came.
@@ -34,24 +34,24 @@ pub(crate) struct AllocParams {
 }
 
 /// The memory of one allocation node and its clones.
-pub(crate) struct Allocation {
+pub(crate) struct NodeMemory {
     pub(crate) params: AllocParams,
 }
 
-impl Allocation {
+impl NodeMemory {
     /// Takes the memory.
-    pub(crate) fn new(context: &Context, mut params: AllocParams) -> R<Arc<Allocation>> {
+    pub(crate) fn new(context: &Context, mut params: AllocParams) -> R<Arc<NodeMemory>> {
         if params.bytes == 0 {
             return Err(Error::INVALID_VALUE);
         }
         let bytes = params.bytes as u64;
-        params.address = memory::take(state::driver()?, context, bytes, Kind::Device)?;
+        params.address = memory::take(state::driver()?, context, bytes, AllocationKind::Device)?;
         owned::add(context.device(), params.address, bytes);
-        Ok(Arc::new(Allocation { params }))
+        Ok(Arc::new(NodeMemory { params }))
     }
 }
 
-impl Drop for Allocation {
+impl Drop for NodeMemory {
     fn drop(&mut self) {
         if !owned::remove(self.params.address)
             && let Ok(driver) = state::driver()

@@ -11,14 +11,14 @@
 use std::sync::OnceLock;
 
 use crate::abi::{Error, R};
-use crate::registry::{Kind as HandleKind, Registry};
+use crate::registry::{HandleKind, Registry};
 
 /// The values that conditional nodes look at.
-pub(crate) static VALUES: Registry<Value> = Registry::new(HandleKind::Conditional);
+pub(crate) static VALUES: Registry<ConditionalValue> = Registry::new(HandleKind::Conditional);
 
 /// One value on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Value {
+pub(crate) struct ConditionalValue {
     /// Its value at each launch of the graph.
     pub(crate) at_launch: u32,
 }

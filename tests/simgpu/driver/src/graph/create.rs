@@ -7,11 +7,11 @@ use crate::abi::{Error, Handle, In, Out, R};
 use crate::capture::edge::EdgeData;
 use crate::export::export;
 use crate::graph::add::{added, edges};
-use crate::graph::conditional::{VALUES, Value};
+use crate::graph::conditional::{ConditionalValue, VALUES};
 use crate::graph::model::{Body, GRAPHS, Graph, NODES};
 use crate::graph::user_object::{OBJECTS, release};
 use crate::state;
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// Runs `each` on `count` edges.
 fn each_edge(
@@ -80,7 +80,7 @@ export! {
     }
 
     fn cuGraphAddEmptyNode(node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize) {
-        added(node, graph, &edges(after, In::null(), count)?, || Ok(Body::Work(Work::Empty)))
+        added(node, graph, &edges(after, In::null(), count)?, || Ok(Body::Work(StreamWork::Empty)))
     }
 
     fn cuGraphAddDependencies(graph: Handle, from: In<Handle>, to: In<Handle>, count: usize) {
@@ -107,7 +107,7 @@ export! {
             return Err(Error::INVALID_VALUE);
         }
         let at_launch = if flags & ASSIGN_DEFAULT != 0 { default } else { 0 };
-        value.set(VALUES.add(Value { at_launch }) as u64)
+        value.set(VALUES.add(ConditionalValue { at_launch }) as u64)
     }
 
     fn cuGraphRetainUserObject(graph: Handle, object: Handle, count: u32, flags: u32) {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use crate::graph::model::{Body, Graph, kind};
 use crate::graph::query::all_edges;
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// A node's name in the picture.
 fn label(body: &Body) -> String {
@@ -25,7 +25,7 @@ fn label(body: &Body) -> String {
         _ => "conditional",
     };
     match body {
-        Body::Work(Work::Kernel(launch)) => format!("{name} {}", launch.name()),
+        Body::Work(StreamWork::Kernel(launch)) => format!("{name} {}", launch.name()),
         Body::Free(address) => format!("{name} {address:#x}"),
         _ => name.to_string(),
     }

@@ -11,7 +11,7 @@ use crate::context::current;
 use crate::device;
 use crate::export::export;
 use crate::graph::add::{added, edges};
-use crate::graph::allocation::{AllocParams, Allocation, POOL_PROPERTIES};
+use crate::graph::allocation::{AllocParams, NodeMemory, POOL_PROPERTIES};
 use crate::graph::capture::capture_body;
 use crate::graph::model::{Body, NODES};
 use crate::memory::owned;
@@ -27,7 +27,7 @@ pub(crate) fn capture_alloc(stream: &Arc<Stream>, bytes: u64) -> R<u64> {
         bytes,
         address: 0,
     };
-    let allocation = Allocation::new(&stream.context, params)?;
+    let allocation = NodeMemory::new(&stream.context, params)?;
     let address = allocation.params.address;
     capture_body(stream, Body::Alloc(allocation))?;
     Ok(address)
@@ -45,7 +45,7 @@ pub(crate) fn capture_free(stream: &Arc<Stream>, address: u64) -> R {
 /// A node for `CUDA_MEM_ALLOC_NODE_PARAMS`; fills in the address.
 pub(crate) fn alloc_body(params: Out<AllocParams>) -> R<Body> {
     let context = current::get()?;
-    let allocation = Allocation::new(&context, params.get()?)?;
+    let allocation = NodeMemory::new(&context, params.get()?)?;
     params.set(allocation.params)?;
     Ok(Body::Alloc(allocation))
 }

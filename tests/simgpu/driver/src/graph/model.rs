@@ -15,25 +15,25 @@ use simgpu_device::lock::lock;
 use crate::abi::{Error, Handle, R};
 use crate::capture::edge::{Edge, EdgeData};
 use crate::event::Event;
-use crate::graph::allocation::Allocation;
+use crate::graph::allocation::NodeMemory;
 use crate::graph::conditional::{self, Choice, VALUES};
 use crate::graph::user_object;
 use crate::launch::Launch;
-use crate::registry::{Kind, Registry};
+use crate::registry::{HandleKind, Registry};
 use crate::stream::memop::MemOp;
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// Every graph of the process, those inside child and conditional nodes included.
-pub(crate) static GRAPHS: Registry<Graph> = Registry::new(Kind::Graph);
+pub(crate) static GRAPHS: Registry<Graph> = Registry::new(HandleKind::Graph);
 /// Every node of every graph.
-pub(crate) static NODES: Registry<Node> = Registry::new(Kind::Node);
+pub(crate) static NODES: Registry<Node> = Registry::new(HandleKind::Node);
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 /// The action of one node.
 #[derive(Clone)]
 pub(crate) enum Body {
     /// Anything that a stream can do.
-    Work(Work),
+    Work(StreamWork),
     /// Records an event.
     Record(Arc<Event>),
     /// Waits for an event that was recorded outside.
@@ -41,7 +41,7 @@ pub(crate) enum Body {
     /// A graph inside this one.
     Child(Arc<Graph>),
     /// Makes memory usable.
-    Alloc(Arc<Allocation>),
+    Alloc(Arc<NodeMemory>),
     /// Gives memory back.
     Free(u64),
     /// Stream writes and waits, with the parameters they were made from.
@@ -70,12 +70,12 @@ impl Body {
     /// `CUgraphNodeType`.
     pub(crate) fn kind(&self) -> u32 {
         match self {
-            Body::Work(Work::Kernel(_)) => kind::KERNEL,
-            Body::Work(Work::Copy(_)) => kind::MEMCPY,
-            Body::Work(Work::Set(_)) => kind::MEMSET,
-            Body::Work(Work::Host(_)) => kind::HOST,
-            Body::Work(Work::MemOps(_)) | Body::Batch(..) => kind::BATCH_MEM_OP,
-            Body::Work(Work::Empty) => kind::EMPTY,
+            Body::Work(StreamWork::Kernel(_)) => kind::KERNEL,
+            Body::Work(StreamWork::Copy(_)) => kind::MEMCPY,
+            Body::Work(StreamWork::Set(_)) => kind::MEMSET,
+            Body::Work(StreamWork::Host(_)) => kind::HOST,
+            Body::Work(StreamWork::MemOps(_)) | Body::Batch(..) => kind::BATCH_MEM_OP,
+            Body::Work(StreamWork::Empty) => kind::EMPTY,
             Body::Record(_) => kind::EVENT_RECORD,
             Body::Wait(_) => kind::WAIT_EVENT,
             Body::Child(_) => kind::GRAPH,
@@ -197,11 +197,11 @@ impl Node {
 pub(crate) struct Graph {
     pub(crate) handle: Handle,
     pub(crate) id: u32,
-    inner: Mutex<Inner>,
+    inner: Mutex<GraphState>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct GraphState {
     nodes: Vec<Arc<Node>>,
     numbers: u32,
     users: user_object::References,
@@ -249,7 +249,7 @@ impl Graph {
 
     fn insert(
         &self,
-        inner: &mut Inner,
+        inner: &mut GraphState,
         body: Body,
         after: Vec<Edge>,
         origin: Handle,

@@ -13,12 +13,12 @@ use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Handle, Out, R};
 use crate::export::export;
-use crate::registry::{Kind, Registry};
+use crate::registry::{HandleKind, Registry};
 use crate::state;
 use crate::work::HostCall;
 
 /// Every user object of the process.
-pub(crate) static OBJECTS: Registry<UserObject> = Registry::new(Kind::UserObject);
+pub(crate) static OBJECTS: Registry<UserObject> = Registry::new(HandleKind::UserObject);
 
 pub(crate) struct UserObject {
     destructor: HostCall,

@@ -8,7 +8,7 @@ use weft_image::Param;
 
 /// A kernel reached outside every allocation, or was launched with parameters it does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum KernelFault {
     /// No memory at this address.
     Address(u64),
     /// The launch does not carry the parameters that this kernel takes.
@@ -18,9 +18,9 @@ pub(crate) enum Fault {
 /// The memory that kernels see.
 pub(crate) trait Memory {
     /// Copies from memory into `into`.
-    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Fault>;
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), KernelFault>;
     /// Copies `from` into memory.
-    fn write(&self, at: u64, from: &[u8]) -> Result<(), Fault>;
+    fn write(&self, at: u64, from: &[u8]) -> Result<(), KernelFault>;
 }
 
 /// One launch, as its kernel sees it.
@@ -34,30 +34,30 @@ pub(crate) struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// The bytes of parameter `n`.
-    pub(crate) fn bytes(&self, n: usize) -> Result<&'a [u8], Fault> {
-        let param = self.params.get(n).ok_or(Fault::Parameters)?;
+    pub(crate) fn bytes(&self, n: usize) -> Result<&'a [u8], KernelFault> {
+        let param = self.params.get(n).ok_or(KernelFault::Parameters)?;
         let (at, size) = (param.offset as usize, param.size as usize);
-        self.buffer.get(at..at + size).ok_or(Fault::Parameters)
+        self.buffer.get(at..at + size).ok_or(KernelFault::Parameters)
     }
 
     /// Parameter `n` as an unsigned number, of any size up to eight bytes.
-    pub(crate) fn unsigned(&self, n: usize) -> Result<u64, Fault> {
+    pub(crate) fn unsigned(&self, n: usize) -> Result<u64, KernelFault> {
         unsigned(self.bytes(n)?)
     }
 
     /// Parameter `n` as a signed number, of any size up to eight bytes.
-    pub(crate) fn signed(&self, n: usize) -> Result<i64, Fault> {
+    pub(crate) fn signed(&self, n: usize) -> Result<i64, KernelFault> {
         let bytes = self.bytes(n)?;
         let value = unsigned(bytes)?;
-        let bits = 64 - 8 * u32::try_from(bytes.len()).map_err(|_| Fault::Parameters)?;
+        let bits = 64 - 8 * u32::try_from(bytes.len()).map_err(|_| KernelFault::Parameters)?;
         Ok((value << bits).cast_signed() >> bits)
     }
 }
 
 /// A little-endian number of one to eight bytes.
-pub(crate) fn unsigned(bytes: &[u8]) -> Result<u64, Fault> {
+pub(crate) fn unsigned(bytes: &[u8]) -> Result<u64, KernelFault> {
     if bytes.is_empty() || bytes.len() > 8 {
-        return Err(Fault::Parameters);
+        return Err(KernelFault::Parameters);
     }
     Ok(bytes
         .iter()
@@ -66,21 +66,21 @@ pub(crate) fn unsigned(bytes: &[u8]) -> Result<u64, Fault> {
 }
 
 /// The change that a kernel makes to memory when it ends.
-pub(crate) type Compute = dyn Fn(&Call<'_>, &dyn Memory) -> Result<(), Fault> + Send + Sync;
+pub(crate) type Compute = dyn Fn(&Call<'_>, &dyn Memory) -> Result<(), KernelFault> + Send + Sync;
 
 /// A kernel's effect, as far as it is known.
 #[derive(Clone)]
-pub(crate) enum Effect {
+pub(crate) enum KernelEffect {
     /// Computes something at its end.
     Compute(Arc<Compute>),
     /// Runs until a word of the host has the expected value.
-    Spin(fn(&Call<'_>) -> Result<Spin, Fault>),
+    Spin(fn(&Call<'_>) -> Result<Spin, KernelFault>),
     /// Reads the device's clock.
-    Clocked(fn(&Call<'_>) -> Result<Clocked, Fault>),
+    Clocked(fn(&Call<'_>) -> Result<Clocked, KernelFault>),
 }
 
 /// The stores of a kernel that ran from one time to another, device nanoseconds.
-pub(crate) type Written = dyn FnOnce(&dyn Memory, (u64, u64)) -> Result<(), Fault> + Send;
+pub(crate) type Written = dyn FnOnce(&dyn Memory, (u64, u64)) -> Result<(), KernelFault> + Send;
 
 /// One launch of a kernel that reads the device's clock, or whose stores the host waits for.
 pub(crate) struct Clocked {
@@ -96,8 +96,8 @@ pub(crate) struct Clocked {
 pub(crate) fn pieces(
     count: u64,
     size: usize,
-    mut piece: impl FnMut(u64, usize) -> Result<(), Fault>,
-) -> Result<(), Fault> {
+    mut piece: impl FnMut(u64, usize) -> Result<(), KernelFault>,
+) -> Result<(), KernelFault> {
     /// Bytes of one piece: it fits the first-level cache together with its result.
     const PIECE_BYTES: usize = 16 << 10;
     let step = (PIECE_BYTES / size.max(1)).max(1);
@@ -134,7 +134,7 @@ pub(crate) struct Spin {
 
 impl Spin {
     /// Whether the word has been set by now.
-    pub(crate) fn is_over(&self, memory: &dyn Memory) -> Result<bool, Fault> {
+    pub(crate) fn is_over(&self, memory: &dyn Memory) -> Result<bool, KernelFault> {
         let mut word = [0; 4];
         memory.read(self.word, &mut word)?;
         let word = u32::from_le_bytes(word);
@@ -145,7 +145,7 @@ impl Spin {
     }
 
     /// The last write when the time is over and the word was not set.
-    pub(crate) fn give_up(&self, memory: &dyn Memory) -> Result<(), Fault> {
+    pub(crate) fn give_up(&self, memory: &dyn Memory) -> Result<(), KernelFault> {
         self.given_up
             .map_or(Ok(()), |word| memory.write(self.word, &word.to_le_bytes()))
     }

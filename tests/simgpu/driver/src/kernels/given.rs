@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use simgpu_device::lock::lock;
 
-use super::call::{Call, Effect, Fault, Memory};
+use super::call::{Call, KernelEffect, KernelFault, Memory};
 use crate::abi::In;
 
 /// The client's function.
@@ -22,17 +22,17 @@ type Function = extern "C" fn(usize, *const usize, usize);
 static GIVEN: Mutex<Option<HashMap<String, (Function, usize)>>> = Mutex::new(None);
 
 /// The effect that was given for this name.
-pub(super) fn find(name: &str) -> Option<Effect> {
+pub(super) fn find(name: &str) -> Option<KernelEffect> {
     let (function, data) = *lock(&GIVEN).as_ref()?.get(name)?;
     let compute = move |call: &Call<'_>, _: &dyn Memory| {
-        let addresses: Result<Vec<usize>, Fault> = (0..call.params.len())
+        let addresses: Result<Vec<usize>, KernelFault> = (0..call.params.len())
             .map(|n| Ok(call.bytes(n)?.as_ptr().expose_provenance()))
             .collect();
         let addresses = addresses?;
         function(data, addresses.as_ptr(), addresses.len());
         Ok(())
     };
-    Some(Effect::Compute(Arc::new(compute)))
+    Some(KernelEffect::Compute(Arc::new(compute)))
 }
 
 /// Not of CUDA's: see the module.

@@ -13,7 +13,7 @@
 //! kernel touches. [`find`] recognizes a kernel by its symbol only, once, when it is loaded.
 //!
 //! Invariants: this module computes and never blocks. It reaches memory through [`Memory`] only, so
-//! an address outside every allocation is a [`Fault`] and no crash. A kernel whose name or
+//! an address outside every allocation is a [`KernelFault`] and no crash. A kernel whose name or
 //! parameters are not understood to the last bit is not computed: no effect is better than a wrong
 //! one.
 #![deny(unsafe_code)]
@@ -27,15 +27,15 @@ mod spin;
 mod torch;
 pub(crate) mod touching;
 
-pub(crate) use call::{Call, Effect, Fault, Memory};
+pub(crate) use call::{Call, KernelEffect, KernelFault, Memory};
 
 /// The effect of the kernel of this name; `None` for all that are only timed.
-pub(crate) fn find(name: &str) -> Option<Effect> {
+pub(crate) fn find(name: &str) -> Option<KernelEffect> {
     given::find(name)
         .or_else(|| simgpu::find(name))
         .or_else(|| spin::find(name))
         .or_else(|| probe::find(name))
-        .or_else(|| torch::find(name).map(Effect::Compute))
+        .or_else(|| torch::find(name).map(KernelEffect::Compute))
 }
 
 #[cfg(test)]
@@ -44,7 +44,7 @@ pub(crate) mod testing {
 
     use std::cell::RefCell;
 
-    use super::{Fault, Memory};
+    use super::{KernelFault, Memory};
 
     /// The test kernels' PTX, as clients load it.
     pub(crate) const SIMGPU_PTX: &str = include_str!("simgpu.ptx");
@@ -63,26 +63,26 @@ pub(crate) mod testing {
             }
         }
 
-        fn range(&self, at: u64, size: usize) -> Result<std::ops::Range<usize>, Fault> {
+        fn range(&self, at: u64, size: usize) -> Result<std::ops::Range<usize>, KernelFault> {
             let start = at
                 .checked_sub(self.base)
                 .and_then(|n| usize::try_from(n).ok())
-                .ok_or(Fault::Address(at))?;
+                .ok_or(KernelFault::Address(at))?;
             match start + size <= self.bytes.borrow().len() {
                 true => Ok(start..start + size),
-                false => Err(Fault::Address(at)),
+                false => Err(KernelFault::Address(at)),
             }
         }
     }
 
     impl Memory for Bytes {
-        fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Fault> {
+        fn read(&self, at: u64, into: &mut [u8]) -> Result<(), KernelFault> {
             let range = self.range(at, into.len())?;
             into.copy_from_slice(&self.bytes.borrow()[range]);
             Ok(())
         }
 
-        fn write(&self, at: u64, from: &[u8]) -> Result<(), Fault> {
+        fn write(&self, at: u64, from: &[u8]) -> Result<(), KernelFault> {
             let range = self.range(at, from.len())?;
             self.bytes.borrow_mut()[range].copy_from_slice(from);
             Ok(())

@@ -10,10 +10,10 @@
 //! slice's end froze it.
 #![forbid(unsafe_code)]
 
-use super::call::{Call, Clocked, Effect, Fault};
+use super::call::{Call, Clocked, KernelEffect, KernelFault};
 
-pub(super) fn find(name: &str) -> Option<Effect> {
-    Some(Effect::Clocked(match name {
+pub(super) fn find(name: &str) -> Option<KernelEffect> {
+    Some(KernelEffect::Clocked(match name {
         "gpu_probe_spin" => spin,
         "gpu_probe_stamp" => stamp,
         "gpu_probe_store" => store,
@@ -22,7 +22,7 @@ pub(super) fn find(name: &str) -> Option<Effect> {
 }
 
 /// `(u64 ns)`
-fn spin(call: &Call<'_>) -> Result<Clocked, Fault> {
+fn spin(call: &Call<'_>) -> Result<Clocked, KernelFault> {
     Ok(Clocked {
         duration: Some(call.unsigned(0)?),
         to: None,
@@ -31,7 +31,7 @@ fn spin(call: &Call<'_>) -> Result<Clocked, Fault> {
 }
 
 /// `(u64 *out, u64 ns)`: first reading, last reading, the two around the longest pause.
-fn stamp(call: &Call<'_>) -> Result<Clocked, Fault> {
+fn stamp(call: &Call<'_>) -> Result<Clocked, KernelFault> {
     let out = call.unsigned(0)?;
     Ok(Clocked {
         duration: Some(call.unsigned(1)?),
@@ -44,9 +44,9 @@ fn stamp(call: &Call<'_>) -> Result<Clocked, Fault> {
 }
 
 /// `(u32 *word, u32 value)`
-fn store(call: &Call<'_>) -> Result<Clocked, Fault> {
+fn store(call: &Call<'_>) -> Result<Clocked, KernelFault> {
     let (word, value) = (call.unsigned(0)?, call.unsigned(1)?);
-    let value = u32::try_from(value).map_err(|_| Fault::Parameters)?;
+    let value = u32::try_from(value).map_err(|_| KernelFault::Parameters)?;
     Ok(Clocked {
         duration: None,
         to: Some(word),
@@ -73,7 +73,7 @@ mod tests {
             buffer[param.offset as usize..][..param.size as usize]
                 .copy_from_slice(&value.to_le_bytes()[..param.size as usize]);
         }
-        let Some(Effect::Clocked(kernel)) = find(name) else {
+        let Some(KernelEffect::Clocked(kernel)) = find(name) else {
             panic!("{name} reads the clock")
         };
         kernel(&Call {

@@ -5,29 +5,29 @@
 
 use std::sync::Arc;
 
-use super::call::{Call, Compute, Effect, Fault, Memory, pieces};
+use super::call::{Call, Compute, KernelEffect, KernelFault, Memory, pieces};
 use super::spin;
 
-pub(super) fn find(name: &str) -> Option<Effect> {
+pub(super) fn find(name: &str) -> Option<KernelEffect> {
     let compute: Arc<Compute> = match name {
         "simgpu_fill" => Arc::new(fill),
         "simgpu_axpy" => Arc::new(axpy),
         "simgpu_copy" => Arc::new(copy),
         "simgpu_checksum" => Arc::new(checksum),
-        "simgpu_spin" => return Some(Effect::Spin(spin::ours)),
+        "simgpu_spin" => return Some(KernelEffect::Spin(spin::ours)),
         _ => return None,
     };
-    Some(Effect::Compute(compute))
+    Some(KernelEffect::Compute(compute))
 }
 
-fn fill(call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
+fn fill(call: &Call<'_>, memory: &dyn Memory) -> Result<(), KernelFault> {
     let (out, value, count) = (call.unsigned(0)?, call.bytes(1)?, call.unsigned(2)?);
     pieces(count, 4, |first, items| {
         memory.write(out + 4 * first, &value.repeat(items))
     })
 }
 
-fn copy(call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
+fn copy(call: &Call<'_>, memory: &dyn Memory) -> Result<(), KernelFault> {
     let (to, from, count) = (call.unsigned(0)?, call.unsigned(1)?, call.unsigned(2)?);
     pieces(count, 1, |first, items| {
         let mut bytes = vec![0; items];
@@ -36,9 +36,9 @@ fn copy(call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
     })
 }
 
-fn axpy(call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
+fn axpy(call: &Call<'_>, memory: &dyn Memory) -> Result<(), KernelFault> {
     let (y, x, count) = (call.unsigned(0)?, call.unsigned(1)?, call.unsigned(3)?);
-    let a = f32::from_bits(u32::try_from(call.unsigned(2)?).map_err(|_| Fault::Parameters)?);
+    let a = f32::from_bits(u32::try_from(call.unsigned(2)?).map_err(|_| KernelFault::Parameters)?);
     pieces(count, 4, |first, items| {
         let (mut xs, mut ys) = (vec![0; 4 * items], vec![0; 4 * items]);
         memory.read(x + 4 * first, &mut xs)?;
@@ -50,7 +50,7 @@ fn axpy(call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
     })
 }
 
-fn checksum(call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
+fn checksum(call: &Call<'_>, memory: &dyn Memory) -> Result<(), KernelFault> {
     let (sum, input, count) = (call.unsigned(0)?, call.unsigned(1)?, call.unsigned(2)?);
     let mut bytes = [0; 8];
     memory.read(sum, &mut bytes)?;
@@ -81,7 +81,7 @@ mod tests {
     }
 
     /// Runs a kernel with these parameters, laid out as its PTX declares them.
-    fn run(name: &str, values: &[&[u8]], memory: &Bytes) -> Result<(), Fault> {
+    fn run(name: &str, values: &[&[u8]], memory: &Bytes) -> Result<(), KernelFault> {
         let module = module();
         let params = module.kernel(name).unwrap().params.as_deref().unwrap();
         let mut buffer = vec![0; 64];
@@ -89,7 +89,7 @@ mod tests {
             assert_eq!(param.size as usize, value.len());
             buffer[param.offset as usize..][..value.len()].copy_from_slice(value);
         }
-        let Some(Effect::Compute(compute)) = find(name) else {
+        let Some(KernelEffect::Compute(compute)) = find(name) else {
             panic!("{name} computes")
         };
         compute(
@@ -166,7 +166,7 @@ mod tests {
         let memory = Bytes::new(64);
         let at = (memory.base + 60).to_le_bytes();
         let result = run("simgpu_fill", &[&at, &0u32.to_le_bytes(), &2u64.to_le_bytes()], &memory);
-        assert_eq!(result, Err(Fault::Address(memory.base + 60)));
+        assert_eq!(result, Err(KernelFault::Address(memory.base + 60)));
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         let memory = Bytes::new(8);
         memory.bytes.borrow_mut().fill(0);
         let buffer = [memory.base.to_le_bytes(), 5000u64.to_le_bytes()].concat();
-        let Some(Effect::Spin(spin)) = find("simgpu_spin") else {
+        let Some(KernelEffect::Spin(spin)) = find("simgpu_spin") else {
             panic!("spin spins")
         };
         let spin = spin(&Call {

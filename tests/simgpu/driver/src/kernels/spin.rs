@@ -8,10 +8,10 @@
 //! for the limit.
 #![forbid(unsafe_code)]
 
-use super::call::{Call, Effect, Fault, Spin, Until};
+use super::call::{Call, KernelEffect, KernelFault, Spin, Until};
 
 /// `simgpu_spin(word, limit)`.
-pub(super) fn ours(call: &Call<'_>) -> Result<Spin, Fault> {
+pub(super) fn ours(call: &Call<'_>) -> Result<Spin, KernelFault> {
     Ok(Spin {
         word: call.unsigned(0)?,
         until: Until::NotZero,
@@ -22,11 +22,11 @@ pub(super) fn ours(call: &Call<'_>) -> Result<Spin, Fault> {
 
 /// XLA's `DelayKernel(volatile GpuSemaphoreState *semaphore, GpuSemaphoreState target)`: gives up
 /// after 2e8 cycles and then sets the state "timed out", 2.
-fn delay(call: &Call<'_>) -> Result<Spin, Fault> {
+fn delay(call: &Call<'_>) -> Result<Spin, KernelFault> {
     /// 2e8 cycles at the boost clock of the simulated device, 1.41 GHz, rounded to the client's
     /// expectation: about 100 ms.
     const LIMIT_NS: u64 = 141_800_000;
-    let target = u32::try_from(call.unsigned(1)?).map_err(|_| Fault::Parameters)?;
+    let target = u32::try_from(call.unsigned(1)?).map_err(|_| KernelFault::Parameters)?;
     Ok(Spin {
         word: call.unsigned(0)?,
         until: Until::Equals(target),
@@ -35,6 +35,6 @@ fn delay(call: &Call<'_>) -> Result<Spin, Fault> {
     })
 }
 
-pub(super) fn find(name: &str) -> Option<Effect> {
-    (name.contains("stream_executor") && name.contains("11DelayKernel")).then_some(Effect::Spin(delay))
+pub(super) fn find(name: &str) -> Option<KernelEffect> {
+    (name.contains("stream_executor") && name.contains("11DelayKernel")).then_some(KernelEffect::Spin(delay))
 }

@@ -34,7 +34,7 @@ const BYTES_A_THREAD: u64 = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Pattern {
     /// One of PyTorch's whose parameters are understood.
-    Torch(torch::Pattern),
+    Torch(torch::TorchPattern),
     /// Whole operands; the bytes of the result that each block makes.
     Tiles(u64),
     /// Whole operands.

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use simgpu_device::{Launch as DeviceLaunch, Times};
+use simgpu_device::{KernelLaunch, Times};
 
 use crate::abi::Error;
 use crate::context::Context;
 use crate::effect::Effect;
 use crate::export::note;
-use crate::kernels::{Call, Effect as Executed, Fault, Memory};
+use crate::kernels::{Call, KernelEffect, KernelFault, Memory};
 use crate::launch::Params;
-use crate::module::fault::Fault as Fails;
+use crate::module::fault::LaunchFailure;
 use crate::module::function::Function;
 use crate::space::raw;
 use crate::space::table::{Side, is_mapped, is_reachable, side};
@@ -27,23 +27,23 @@ const LONG: Duration = Duration::from_micros(20);
 /// reach.
 struct Reachable;
 
-fn check(address: u64, size: usize) -> Result<(), Fault> {
+fn check(address: u64, size: usize) -> Result<(), KernelFault> {
     let size = size as u64;
     if size == 0 || (is_mapped(address) && is_reachable(address, size)) {
         Ok(())
     } else {
-        Err(Fault::Address(address))
+        Err(KernelFault::Address(address))
     }
 }
 
 impl Memory for Reachable {
-    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), KernelFault> {
         check(address, bytes.len())?;
         raw::read(address, bytes);
         Ok(())
     }
 
-    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), KernelFault> {
         check(address, bytes.len())?;
         raw::write(address, bytes);
         Ok(())
@@ -52,7 +52,7 @@ impl Memory for Reachable {
 
 /// Says once that an executed kernel did not run. Its memory stays as it was, as with every kernel
 /// that is only timed.
-fn missed(name: &str, fault: Fault) {
+fn missed(name: &str, fault: KernelFault) {
     static SAID: AtomicBool = AtomicBool::new(false);
     note(&format!("{name} was not executed: {fault:?}"), &SAID);
 }
@@ -62,17 +62,17 @@ fn missed(name: &str, fault: Fault) {
 pub(super) fn effect(
     function: &Function,
     params: &Params,
-    launch: &mut DeviceLaunch,
+    launch: &mut KernelLaunch,
     context: &Arc<Context>,
 ) -> Option<Effect> {
-    if let Some(error) = function.fault.as_ref().and_then(Fails::now) {
+    if let Some(error) = function.fault.as_ref().and_then(LaunchFailure::now) {
         let context = context.clone();
         // At once: calls that do not wait meet the error too.
         return Some(Effect::RunPromptly(Box::new(move || context.fail(error))));
     }
     let layout = function.params();
     match function.executed.as_ref()? {
-        Executed::Compute(compute) => {
+        KernelEffect::Compute(compute) => {
             let (compute, params, layout) = (compute.clone(), params.buffer.clone(), layout.to_vec());
             let name = function.name.clone();
             // Other kernels are not fully known, so their failure is more likely a gap of this
@@ -86,7 +86,7 @@ pub(super) fn effect(
                     params: &layout,
                 };
                 match compute(&call, &Reachable) {
-                    Err(Fault::Address(_)) if is_ours => context.fail(Error::ILLEGAL_ADDRESS),
+                    Err(KernelFault::Address(_)) if is_ours => context.fail(Error::ILLEGAL_ADDRESS),
                     Err(fault) => missed(&name, fault),
                     Ok(()) => {}
                 }
@@ -100,7 +100,7 @@ pub(super) fn effect(
                 Effect::Run(run)
             })
         }
-        Executed::Clocked(clocked) => {
+        KernelEffect::Clocked(clocked) => {
             let call = Call {
                 buffer: &params.buffer,
                 params: layout,
@@ -122,7 +122,7 @@ pub(super) fn effect(
             };
             Some(Effect::Timed(Box::new(end), prompt))
         }
-        Executed::Spin(spin) => {
+        KernelEffect::Spin(spin) => {
             let call = Call {
                 buffer: &params.buffer,
                 params: layout,

@@ -13,7 +13,7 @@ mod params;
 use std::sync::Arc;
 
 use simgpu_device::model::model;
-use simgpu_device::{Launch as DeviceLaunch, Op, Seq, Touch};
+use simgpu_device::{KernelLaunch, Op, Seq, TouchedAddresses};
 
 use crate::abi::{Error, R};
 use crate::context::current;
@@ -24,7 +24,7 @@ use crate::module::function::Function;
 use crate::state::Driver;
 use crate::stream::Stream;
 
-pub(crate) use params::{Given, Params};
+pub(crate) use params::{GivenParams, Params};
 
 /// Blocks, threads and dynamic shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -114,7 +114,7 @@ pub(crate) fn check_attributes(function: &Function, shape: &Shape, attributes: &
 }
 
 /// The managed memory that a launch touches.
-fn touches(function: &Function, params: &Params, shape: Shape) -> Vec<Touch> {
+fn touches(function: &Function, params: &Params, shape: Shape) -> Vec<TouchedAddresses> {
     let call = Call {
         buffer: &params.buffer,
         params: function.params(),
@@ -124,7 +124,12 @@ fn touches(function: &Function, params: &Params, shape: Shape) -> Vec<Touch> {
 
 impl Launch {
     /// A launch that is kept: takes its own copy of the parameters.
-    pub(crate) fn new(function: Arc<Function>, shape: Shape, given: Given, attributes: Vec<Attribute>) -> R<Launch> {
+    pub(crate) fn new(
+        function: Arc<Function>,
+        shape: Shape,
+        given: GivenParams,
+        attributes: Vec<Attribute>,
+    ) -> R<Launch> {
         shape.check(&function)?;
         check_attributes(&function, &shape, &attributes)?;
         let params = given.pack(&function)?;
@@ -141,9 +146,9 @@ impl Launch {
         &self.function.name
     }
 
-    fn device(&self) -> DeviceLaunch {
+    fn device(&self) -> KernelLaunch {
         let Shape { grid, block, shared } = self.shape;
-        DeviceLaunch {
+        KernelLaunch {
             name: self.function.name_id,
             grid,
             block,
@@ -163,9 +168,9 @@ impl Launch {
 }
 
 /// Puts a launch on the device at once, whose shape and attributes are checked.
-pub(crate) fn submit(driver: &Driver, stream: &Stream, function: &Function, shape: Shape, given: Given) -> R {
+pub(crate) fn submit(driver: &Driver, stream: &Stream, function: &Function, shape: Shape, given: GivenParams) -> R {
     let Shape { grid, block, shared } = shape;
-    let mut op = DeviceLaunch {
+    let mut op = KernelLaunch {
         name: function.name_id,
         grid,
         block,

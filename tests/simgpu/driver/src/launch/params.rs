@@ -11,7 +11,7 @@ const BUFFER_SIZE: usize = 2;
 
 /// Parameters as the client gives them; their pointers are valid only during the client's call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Given {
+pub(crate) enum GivenParams {
     /// An address for each parameter.
     Each(In<usize>),
     /// All in one buffer, with its size in bytes.
@@ -20,14 +20,14 @@ pub(crate) enum Given {
     Nothing,
 }
 
-impl Given {
+impl GivenParams {
     /// From the two arguments of `cuLaunchKernel`.
-    pub(crate) fn new(each: In<usize>, extra: In<usize>) -> R<Given> {
+    pub(crate) fn new(each: In<usize>, extra: In<usize>) -> R<GivenParams> {
         if !each.is_null() {
-            return Ok(Given::Each(each));
+            return Ok(GivenParams::Each(each));
         }
         if extra.is_null() {
-            return Ok(Given::Nothing);
+            return Ok(GivenParams::Nothing);
         }
         let (mut buffer, mut size) = (0, 0);
         let mut at = 0;
@@ -42,20 +42,20 @@ impl Given {
             at += 2;
         }
         if buffer == 0 {
-            Ok(Given::Nothing)
+            Ok(GivenParams::Nothing)
         } else {
-            Ok(Given::Buffer(In::from_address(buffer), size))
+            Ok(GivenParams::Buffer(In::from_address(buffer), size))
         }
     }
 
     /// Copies them, as far as the image describes them.
     pub(crate) fn pack(self, function: &Function) -> R<Params> {
         match self {
-            Given::Nothing => Ok(Params::default()),
-            Given::Buffer(bytes, size) => Ok(Params {
+            GivenParams::Nothing => Ok(Params::default()),
+            GivenParams::Buffer(bytes, size) => Ok(Params {
                 buffer: bytes.bytes(size)?,
             }),
-            Given::Each(each) => {
+            GivenParams::Each(each) => {
                 let mut buffer = vec![0; function.param_bytes()];
                 for (at, param) in function.params().iter().enumerate() {
                     let address = each.at(at).get()?;

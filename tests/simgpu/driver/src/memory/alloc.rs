@@ -8,13 +8,13 @@ use crate::context::current;
 use crate::export::export;
 use crate::memory::{free, take};
 use crate::space::PAGE;
-use crate::space::table::{Kind, find};
+use crate::space::table::{AllocationKind, find};
 use crate::state;
 
 /// Rows of a pitched allocation begin at multiples of this, as on the A100.
 const PITCH: usize = 512;
 
-fn allocate(out: Out<DevicePtr>, size: usize, kind: Kind) -> R {
+fn allocate(out: Out<DevicePtr>, size: usize, kind: AllocationKind) -> R {
     let context = current::get()?;
     rules::may_query()?;
     if size == 0 || out.is_null() {
@@ -25,7 +25,7 @@ fn allocate(out: Out<DevicePtr>, size: usize, kind: Kind) -> R {
 
 export! {
     fn cuMemAlloc_v2(pointer: Out<DevicePtr>, size: usize) {
-        allocate(pointer, size, Kind::Device)
+        allocate(pointer, size, AllocationKind::Device)
     }
 
     fn cuMemAllocManaged(pointer: Out<DevicePtr>, size: usize, flags: u32) {
@@ -33,7 +33,7 @@ export! {
         if ![1, 2, 4].contains(&flags) {
             return Err(Error::INVALID_VALUE);
         }
-        allocate(pointer, size, Kind::Managed)
+        allocate(pointer, size, AllocationKind::Managed)
     }
 
     fn cuMemAllocPitch_v2(pointer: Out<DevicePtr>, pitch: Out<usize>, width: usize, height: usize, element: u32) {
@@ -41,7 +41,7 @@ export! {
             return Err(Error::INVALID_VALUE);
         }
         let row = width.checked_next_multiple_of(PITCH).ok_or(Error::OUT_OF_MEMORY)?;
-        allocate(pointer, row.checked_mul(height).ok_or(Error::OUT_OF_MEMORY)?, Kind::Device)?;
+        allocate(pointer, row.checked_mul(height).ok_or(Error::OUT_OF_MEMORY)?, AllocationKind::Device)?;
         pitch.set(row)
     }
 

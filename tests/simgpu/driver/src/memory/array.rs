@@ -7,8 +7,8 @@ use crate::abi::{Error, Handle, In, Out, R};
 use crate::context::current;
 use crate::export::export;
 use crate::memory::{self, take};
-use crate::registry::{Kind as HandleKind, Registry};
-use crate::space::table::Kind;
+use crate::registry::{HandleKind, Registry};
+use crate::space::table::AllocationKind;
 use crate::state;
 
 /// Every array of the process.
@@ -74,7 +74,7 @@ fn create(out: Out<Handle>, shape: Shape3) -> R {
         .checked_mul(shape.depth.max(1) as u64)
         .ok_or(Error::OUT_OF_MEMORY)?;
     let size = row.checked_mul(rows).ok_or(Error::OUT_OF_MEMORY)?;
-    let start = take(state::driver()?, &context, size, Kind::Device)?;
+    let start = take(state::driver()?, &context, size, AllocationKind::Device)?;
     out.set(ARRAYS.add(Array { shape, start, row }))
 }
 

@@ -8,7 +8,7 @@ use crate::export::export;
 use crate::memory::alloc::pages;
 use crate::memory::discard;
 use crate::space::space;
-use crate::space::table::{Allocation, Kind, find, insert};
+use crate::space::table::{Allocation, AllocationKind, find, insert};
 use crate::state;
 use crate::stream::synchronize_context;
 
@@ -19,7 +19,7 @@ fn allocate(out: Out<usize>, size: usize, flags: u32) -> R {
     }
     let room = pages(size)?;
     let at = space()?.take_pinned(room)?;
-    insert(context.owner(), at, size as u64, room, Kind::Pinned(flags));
+    insert(context.owner(), at, size as u64, room, AllocationKind::Pinned(flags));
     out.set(at as usize)
 }
 
@@ -37,7 +37,7 @@ fn register(pointer: usize, size: usize, flags: u32) -> R {
         start,
         size as u64,
         size as u64,
-        Kind::Registered(flags),
+        AllocationKind::Registered(flags),
     );
     Ok(())
 }
@@ -45,13 +45,13 @@ fn register(pointer: usize, size: usize, flags: u32) -> R {
 fn host(pointer: usize) -> R<Allocation> {
     let allocation = find(pointer as u64).ok_or(Error::INVALID_VALUE)?;
     match allocation.kind {
-        Kind::Pinned(_) | Kind::Registered(_) | Kind::Managed => Ok(allocation),
+        AllocationKind::Pinned(_) | AllocationKind::Registered(_) | AllocationKind::Managed => Ok(allocation),
         _ => Err(Error::INVALID_VALUE),
     }
 }
 
 /// Waits for the context's work, which may still use the memory, and gives it back.
-fn release(pointer: usize, wanted: fn(Kind) -> bool, missing: Error) -> R {
+fn release(pointer: usize, wanted: fn(AllocationKind) -> bool, missing: Error) -> R {
     let driver = state::driver()?;
     let found = find(pointer as u64).filter(|found| found.start == pointer as u64 && wanted(found.kind));
     let found = found.ok_or(missing)?;
@@ -74,7 +74,7 @@ export! {
         if pointer == 0 {
             return Ok(());
         }
-        release(pointer, |kind| matches!(kind, Kind::Pinned(_)), Error::INVALID_VALUE)
+        release(pointer, |kind| matches!(kind, AllocationKind::Pinned(_)), Error::INVALID_VALUE)
     }
 
     fn cuMemHostRegister(pointer: usize, size: usize, flags: u32) {
@@ -86,7 +86,7 @@ export! {
     }
 
     fn cuMemHostUnregister(pointer: usize) {
-        release(pointer, |kind| matches!(kind, Kind::Registered(_)), Error::HOST_MEMORY_NOT_REGISTERED)
+        release(pointer, |kind| matches!(kind, AllocationKind::Registered(_)), Error::HOST_MEMORY_NOT_REGISTERED)
     }
 
     fn cuMemHostGetDevicePointer_v2(device: Out<DevicePtr>, pointer: usize, flags: u32) {
@@ -100,7 +100,7 @@ export! {
     fn cuMemHostGetFlags(flags: Out<u32>, pointer: usize) {
         match host(pointer)?.kind {
             // Every allocation is reachable by the device: CU_MEMHOSTALLOC_DEVICEMAP.
-            Kind::Pinned(given) => flags.set(given | 2),
+            AllocationKind::Pinned(given) => flags.set(given | 2),
             _ => Err(Error::INVALID_VALUE),
         }
     }

@@ -17,7 +17,7 @@ use crate::abi::{DevicePtr, Error, Out, R};
 use crate::context::current;
 use crate::export::export;
 use crate::fd;
-use crate::space::table::{Allocation, Kind, find, insert, remove};
+use crate::space::table::{Allocation, AllocationKind, find, insert, remove};
 use crate::space::{GRANULE, Zone, space, zone};
 use crate::state;
 use crate::stream::synchronize_context;
@@ -28,7 +28,7 @@ type Bytes = [u64; 8];
 /// `CUipcMemHandle` as an argument: by value, which for this size is on the stack.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Given(Bytes);
+pub(crate) struct MemoryHandleArgument(Bytes);
 
 const MARK: u64 = u64::from_le_bytes(*b"simcuda1");
 
@@ -42,7 +42,7 @@ pub(crate) fn unmap(allocation: &Allocation) -> R {
     Ok(())
 }
 
-fn open(pointer: Out<DevicePtr>, Given(handle): Given, flags: u32) -> R {
+fn open(pointer: Out<DevicePtr>, MemoryHandleArgument(handle): MemoryHandleArgument, flags: u32) -> R {
     let context = current::get()?;
     let [mark, pid, file, offset, room, skip, size, _] = handle;
     // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS is the only flag there is.
@@ -68,7 +68,7 @@ fn open(pointer: Out<DevicePtr>, Given(handle): Given, flags: u32) -> R {
         }
     })?;
     let at = base + skip;
-    insert(context.owner(), at, size, room, Kind::Ipc);
+    insert(context.owner(), at, size, room, AllocationKind::Ipc);
     opened.insert(handle, (at, 1));
     pointer.set(at)
 }
@@ -77,7 +77,7 @@ export! {
     fn cuIpcGetMemHandle(handle: Out<Bytes>, pointer: DevicePtr) {
         state::driver()?;
         let found = find(pointer).ok_or(Error::INVALID_VALUE)?;
-        if found.kind != Kind::Device || zone(found.start) != Zone::Device {
+        if found.kind != AllocationKind::Device || zone(found.start) != Zone::Device {
             return Err(Error::INVALID_VALUE);
         }
         let (file, offset) = space()?.device_file(found.start);
@@ -88,17 +88,17 @@ export! {
         handle.set([MARK, pid, number, start, end - start, offset - start, found.size, found.id])
     }
 
-    fn cuIpcOpenMemHandle(pointer: Out<DevicePtr>, handle: Given, flags: u32) {
+    fn cuIpcOpenMemHandle(pointer: Out<DevicePtr>, handle: MemoryHandleArgument, flags: u32) {
         open(pointer, handle, flags)
     }
 
-    fn cuIpcOpenMemHandle_v2(pointer: Out<DevicePtr>, handle: Given, flags: u32) {
+    fn cuIpcOpenMemHandle_v2(pointer: Out<DevicePtr>, handle: MemoryHandleArgument, flags: u32) {
         open(pointer, handle, flags)
     }
 
     fn cuIpcCloseMemHandle(pointer: DevicePtr) {
         let driver = state::driver()?;
-        let found = find(pointer).filter(|found| found.kind == Kind::Ipc).ok_or(Error::INVALID_VALUE)?;
+        let found = find(pointer).filter(|found| found.kind == AllocationKind::Ipc).ok_or(Error::INVALID_VALUE)?;
         let mut opened = lock(&OPENED);
         let opened = opened.get_or_insert_default();
         let handle = opened.iter().find(|(_, (at, _))| *at == found.start).map(|(handle, _)| *handle);

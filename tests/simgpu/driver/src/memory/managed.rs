@@ -16,7 +16,7 @@ use crate::capture::rules;
 use crate::device::support::{Support, support};
 use crate::export::export;
 use crate::space::LEDGER_PAGE_BYTES as PAGE;
-use crate::space::table::{Kind, find};
+use crate::space::table::{AllocationKind, find};
 use crate::state;
 use crate::{device, stream};
 
@@ -26,16 +26,16 @@ const NOWHERE: i32 = -2;
 
 /// Advice about a page, and the destination of its last prefetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Advice {
+struct PageAdvice {
     read_mostly: bool,
     preferred: i32,
     accessed_by: i32,
     last_prefetch: i32,
 }
 
-impl Default for Advice {
+impl Default for PageAdvice {
     fn default() -> Self {
-        Advice {
+        PageAdvice {
             read_mostly: false,
             preferred: NOWHERE,
             accessed_by: NOWHERE,
@@ -56,7 +56,7 @@ struct Part {
 
 /// Advice by allocation, so that a new allocation at an old address starts afresh. An allocation
 /// without an entry has no advice.
-static ADVICE: Mutex<BTreeMap<u64, Vec<Advice>>> = Mutex::new(BTreeMap::new());
+static ADVICE: Mutex<BTreeMap<u64, Vec<PageAdvice>>> = Mutex::new(BTreeMap::new());
 
 /// An allocation is gone.
 pub(super) fn forget(id: u64) {
@@ -64,9 +64,11 @@ pub(super) fn forget(id: u64) {
 }
 
 /// Changes the advice that is kept of each page of a part.
-fn keep(part: &Part, change: impl Fn(&mut Advice)) {
+fn keep(part: &Part, change: impl Fn(&mut PageAdvice)) {
     let mut all = lock(&ADVICE);
-    let pages = all.entry(part.id).or_insert_with(|| vec![Advice::default(); part.all]);
+    let pages = all
+        .entry(part.id)
+        .or_insert_with(|| vec![PageAdvice::default(); part.all]);
     pages
         .get_mut(part.pages.clone())
         .unwrap_or_default()
@@ -75,10 +77,10 @@ fn keep(part: &Part, change: impl Fn(&mut Advice)) {
 }
 
 /// The value that all pages of a part have in common; `differ` if they differ.
-fn common<T: PartialEq>(part: &Part, of: impl Fn(&Advice) -> T, differ: T) -> T {
+fn common<T: PartialEq>(part: &Part, of: impl Fn(&PageAdvice) -> T, differ: T) -> T {
     let all = lock(&ADVICE);
     let Some(pages) = all.get(&part.id).and_then(|pages| pages.get(part.pages.clone())) else {
-        return of(&Advice::default());
+        return of(&PageAdvice::default());
     };
     let mut values = pages.iter().map(of);
     match values.next() {
@@ -89,7 +91,7 @@ fn common<T: PartialEq>(part: &Part, of: impl Fn(&Advice) -> T, differ: T) -> T 
 
 fn managed(pointer: DevicePtr, size: usize) -> R<Part> {
     let found = find(pointer)
-        .filter(|found| found.kind == Kind::Managed)
+        .filter(|found| found.kind == AllocationKind::Managed)
         .ok_or(Error::INVALID_VALUE)?;
     if size == 0 || pointer + size as u64 > found.start + found.room {
         return Err(Error::INVALID_VALUE);

@@ -34,13 +34,13 @@ use crate::abi::{DevicePtr, Error, R};
 use crate::context::Context;
 use crate::memory::heap::with_heap;
 use crate::space::space;
-use crate::space::table::{Allocation, Kind, find, insert, of_context, remove};
+use crate::space::table::{Allocation, AllocationKind, find, insert, of_context, remove};
 use crate::state::Driver;
 use crate::stream::{Stream, synchronize_context};
 
 /// Device memory for a context.
-pub(crate) fn take(driver: &Driver, context: &Context, size: u64, kind: Kind) -> R<u64> {
-    if kind == Kind::Managed {
+pub(crate) fn take(driver: &Driver, context: &Context, size: u64, kind: AllocationKind) -> R<u64> {
+    if kind == AllocationKind::Managed {
         return paging::take(driver, context, size);
     }
     let (at, room) = with_heap(context.device(), |heap| heap.take(driver, size))?;
@@ -52,14 +52,14 @@ pub(crate) fn take(driver: &Driver, context: &Context, size: u64, kind: Kind) ->
 pub(super) fn discard(driver: &Driver, allocation: &Allocation) -> R {
     remove(allocation.start).ok_or(Error::INVALID_VALUE)?;
     match allocation.kind {
-        Kind::Device => with_heap(allocation.device, |heap| {
+        AllocationKind::Device => with_heap(allocation.device, |heap| {
             heap.give(driver, allocation.start, allocation.room);
         }),
-        Kind::Managed => paging::give(driver, allocation)?,
-        Kind::Pinned(_) => space()?.give_pinned(allocation.start, allocation.room),
-        Kind::Registered(_) | Kind::Mapped { .. } => {}
-        Kind::Pool(pool) => pool::give(driver, pool, allocation.start, allocation.room),
-        Kind::Ipc => ipc::unmap(allocation)?,
+        AllocationKind::Managed => paging::give(driver, allocation)?,
+        AllocationKind::Pinned(_) => space()?.give_pinned(allocation.start, allocation.room),
+        AllocationKind::Registered(_) | AllocationKind::Mapped { .. } => {}
+        AllocationKind::Pool(pool) => pool::give(driver, pool, allocation.start, allocation.room),
+        AllocationKind::Ipc => ipc::unmap(allocation)?,
     }
     Ok(())
 }
@@ -74,7 +74,10 @@ pub(crate) fn free(driver: &Driver, at: DevicePtr) -> R {
     let allocation = find(at)
         .filter(|allocation| allocation.start == at)
         .ok_or(Error::INVALID_VALUE)?;
-    if !matches!(allocation.kind, Kind::Device | Kind::Managed | Kind::Pool(_)) {
+    if !matches!(
+        allocation.kind,
+        AllocationKind::Device | AllocationKind::Managed | AllocationKind::Pool(_)
+    ) {
         return Err(Error::INVALID_VALUE);
     }
     if let Some(context) = crate::context::CONTEXTS.find(allocation.context_handle) {
@@ -88,9 +91,9 @@ pub(crate) fn free_on(driver: &Driver, stream: &Stream, at: u64) -> R {
     let found = find(at).filter(|found| found.start == at).ok_or(Error::INVALID_VALUE)?;
     let seq = stream.submit(driver, Op::Marker, None, 0)?;
     match found.kind {
-        Kind::Pool(pool) => pool::free_after(pool, stream.id, seq, &found),
+        AllocationKind::Pool(pool) => pool::free_after(pool, stream.id, seq, &found),
         // Memory of cuMemAlloc may be freed in stream order too.
-        Kind::Device | Kind::Managed => {
+        AllocationKind::Device | AllocationKind::Managed => {
             stream.wait(driver, seq)?;
             discard(driver, &found)
         }
@@ -102,7 +105,7 @@ pub(crate) fn free_on(driver: &Driver, stream: &Stream, at: u64) -> R {
 pub(crate) fn forget_context(driver: &Driver, context: &Context) {
     for allocation in of_context(context.id) {
         // Pools and physical allocations belong to the device, not to a context.
-        if !matches!(allocation.kind, Kind::Pool(_) | Kind::Mapped { .. }) {
+        if !matches!(allocation.kind, AllocationKind::Pool(_) | AllocationKind::Mapped { .. }) {
             let _: R = discard(driver, &allocation);
         }
     }

@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use simgpu_device::Touch;
+use simgpu_device::TouchedAddresses;
 use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Out, R};
@@ -29,7 +29,7 @@ use crate::device::support::{Support, support};
 use crate::kernels::Call;
 use crate::kernels::touching::{self, Access, Operands, Pattern, Touching, Used};
 use crate::memory::managed;
-use crate::space::table::{Allocation, Kind, find, insert};
+use crate::space::table::{Allocation, AllocationKind, find, insert};
 use crate::space::{GRANULE, LEDGER_PAGE_BYTES as PAGE, Zone, space, zone};
 use crate::state::Driver;
 
@@ -59,7 +59,7 @@ pub(super) fn take(driver: &Driver, context: &Context, size: u64) -> R<u64> {
         space()?.give_device(at, addresses);
         return Err(error);
     }
-    insert(context.owner(), at, size, room, Kind::Managed);
+    insert(context.owner(), at, size, room, AllocationKind::Managed);
     COUNT.fetch_add(1, Ordering::Relaxed);
     Ok(at)
 }
@@ -87,18 +87,18 @@ fn within(address: u64) -> Option<u64> {
     if zone(address) != Zone::Device {
         return None;
     }
-    let found = find(address).filter(|found| found.kind == Kind::Managed)?;
+    let found = find(address).filter(|found| found.kind == AllocationKind::Managed)?;
     Some((found.start + found.size).saturating_sub(address))
 }
 
 /// The managed memory among these bytes, as a touch by a copy or memset.
-pub(crate) fn touch(start: u64, bytes: u64, write: bool) -> Option<Touch> {
+pub(crate) fn touch(start: u64, bytes: u64, write: bool) -> Option<TouchedAddresses> {
     if bytes == 0 || !any() {
         return None;
     }
     let bytes = bytes.min(within(start)?);
     lock(&OPERANDS).used(start, bytes);
-    Some(Touch { start, bytes, write })
+    Some(TouchedAddresses { start, bytes, write })
 }
 
 /// Most touches of one launch that go to the device. Beyond that, near runs of bytes are joined.
@@ -106,9 +106,9 @@ const MOST_TOUCHES: usize = 256;
 
 /// A launch's touches as the device gets them. The device counts whole pages, so successive runs of
 /// bytes in one page or in neighbouring pages are one touch.
-fn in_pages(parts: &[Used]) -> Vec<Touch> {
+fn in_pages(parts: &[Used]) -> Vec<TouchedAddresses> {
     let join = |near: u64| {
-        let mut touches: Vec<Touch> = Vec::new();
+        let mut touches: Vec<TouchedAddresses> = Vec::new();
         for one in parts {
             let (write, end) = (one.access == Access::Write, one.start.saturating_add(one.bytes));
             match touches.last_mut() {
@@ -118,7 +118,7 @@ fn in_pages(parts: &[Used]) -> Vec<Touch> {
                 {
                     last.bytes = last.bytes.max(end - last.start);
                 }
-                _ => touches.push(Touch {
+                _ => touches.push(TouchedAddresses {
                     start: one.start,
                     bytes: one.bytes,
                     write,
@@ -138,7 +138,7 @@ fn in_pages(parts: &[Used]) -> Vec<Touch> {
 }
 
 /// The touches of a launch of a kernel with this pattern. `shape`: blocks, and threads of each.
-pub(crate) fn touches(pattern: &Pattern, call: &Call<'_>, shape: (u64, u64)) -> Vec<Touch> {
+pub(crate) fn touches(pattern: &Pattern, call: &Call<'_>, shape: (u64, u64)) -> Vec<TouchedAddresses> {
     if !any() {
         return Vec::new();
     }

@@ -5,17 +5,17 @@
 use crate::abi::{DevicePtr, Error, Handle, In, Out, R};
 use crate::export::export;
 use crate::memory::vmm;
-use crate::space::table::{Allocation, Kind, find};
+use crate::space::table::{Allocation, AllocationKind, find};
 use crate::state;
 
 /// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 
-fn is_host(kind: Kind) -> bool {
+fn is_host(kind: AllocationKind) -> bool {
     matches!(
         kind,
-        Kind::Pinned(_) | Kind::Registered(_) | Kind::Mapped { host: true, .. }
+        AllocationKind::Pinned(_) | AllocationKind::Registered(_) | AllocationKind::Mapped { host: true, .. }
     )
 }
 
@@ -35,16 +35,18 @@ fn write(data: usize, attribute: u32, pointer: DevicePtr, found: Option<&Allocat
         };
     };
     match attribute {
-        1 => word.set(if matches!(found.kind, Kind::Pool(_) | Kind::Mapped { .. }) {
-            0
-        } else {
-            found.context_handle as u64
-        }),
+        1 => word.set(
+            if matches!(found.kind, AllocationKind::Pool(_) | AllocationKind::Mapped { .. }) {
+                0
+            } else {
+                found.context_handle as u64
+            },
+        ),
         2 => half.set(if is_host(found.kind) { HOST } else { DEVICE }),
         3 => word.set(pointer),
         4 => {
             // Only memory the host may touch has a host pointer.
-            if is_host(found.kind) || found.kind == Kind::Managed {
+            if is_host(found.kind) || found.kind == AllocationKind::Managed {
                 return word.set(pointer);
             }
             word.set(0)?;
@@ -52,20 +54,20 @@ fn write(data: usize, attribute: u32, pointer: DevicePtr, found: Option<&Allocat
         }
         6 => half.set(0),
         7 => word.set(found.id),
-        8 => half.set(u32::from(found.kind == Kind::Managed)),
+        8 => half.set(u32::from(found.kind == AllocationKind::Managed)),
         9 => half.set(u32::try_from(found.device).unwrap_or(0)),
-        10 => half.set(u32::from(found.kind == Kind::Device)),
+        10 => half.set(u32::from(found.kind == AllocationKind::Device)),
         11 => word.set(found.start),
         12 => word.set(found.size),
         13 => half.set(1),
         14 => word.set(match found.kind {
-            Kind::Mapped { handle_types, .. } => handle_types.into(),
+            AllocationKind::Mapped { handle_types, .. } => handle_types.into(),
             _ => 0,
         }),
         15 => half.set(0),
         16 => half.set(3), // read and write
         17 => word.set(match found.kind {
-            Kind::Pool(pool) => pool as u64,
+            AllocationKind::Pool(pool) => pool as u64,
             _ => 0,
         }),
         18 => word.set(found.room),

@@ -15,8 +15,8 @@ use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Handle, R};
 use crate::memory::heap::Heap;
-use crate::registry::{Kind as HandleKind, Registry};
-use crate::space::table::{Allocation, Kind, Owner, insert, remove};
+use crate::registry::{HandleKind, Registry};
+use crate::space::table::{Allocation, AllocationKind, Owner, insert, remove};
 use crate::state::Driver;
 use crate::stream::Stream;
 
@@ -34,7 +34,7 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// One pool.
 pub(crate) struct Pool {
     pub(crate) handle: Handle,
-    pub(crate) inner: Mutex<Inner>,
+    pub(crate) inner: Mutex<PoolState>,
     pub(crate) handle_types: u32,
 }
 
@@ -47,7 +47,7 @@ struct Waiting {
 }
 
 #[derive(Default)]
-pub(crate) struct Inner {
+pub(crate) struct PoolState {
     pub(crate) heap: Heap,
     waiting: Vec<Waiting>,
     pub(crate) used: u64,
@@ -61,10 +61,10 @@ pub(crate) struct Inner {
 pub(crate) fn create(device: usize, limit: u64, handle_types: u32) -> Handle {
     let mut heap = Heap::of(device);
     heap.limit = limit;
-    let inner = Mutex::new(Inner {
+    let inner = Mutex::new(PoolState {
         heap,
         reuse: [1; 3],
-        ..Inner::default()
+        ..PoolState::default()
     });
     POOLS
         .add_with(|handle| Pool {
@@ -97,7 +97,7 @@ pub(crate) fn current(device: usize) -> Handle {
     }
 }
 
-impl Inner {
+impl PoolState {
     /// Takes in the blocks whose streams have got to the free.
     pub(crate) fn settle(&mut self, driver: &Driver) {
         let mut free = Vec::new();
@@ -164,7 +164,7 @@ pub(crate) fn take(driver: &Driver, pool: Handle, stream: &Arc<Stream>, size: u6
         device,
         ..stream.context.owner()
     };
-    insert(owner, at, size, room, Kind::Pool(pool.handle));
+    insert(owner, at, size, room, AllocationKind::Pool(pool.handle));
     Ok(at)
 }
 

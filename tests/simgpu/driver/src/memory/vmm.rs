@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::fs::MemfdFlags;
 use simgpu_device::lock::lock;
 
-use crate::abi::{Access, DevicePtr, Error, Handle, In, Location, Out, R};
+use crate::abi::{AccessDescriptor, DevicePtr, Error, Handle, In, Location, Out, R};
 use crate::context::{self, current};
 use crate::export::export;
-use crate::registry::{Kind as HandleKind, Registry};
-use crate::space::table::{Kind, Owner, find, insert, remove};
+use crate::registry::{HandleKind, Registry};
+use crate::space::table::{AllocationKind, Owner, find, insert, remove};
 use crate::space::{GRANULE, Zone, moved, space, zone};
 use crate::state::{self, Driver};
 use crate::stream::synchronize_context;
@@ -29,7 +29,7 @@ static ALLOCATIONS: Registry<Physical> = Registry::new(HandleKind::Allocation);
 /// Reserved ranges.
 static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 /// Mappings by address.
-static MAPPED: Mutex<BTreeMap<u64, Mapping>> = Mutex::new(BTreeMap::new());
+static MAPPED: Mutex<BTreeMap<u64, MappedRange>> = Mutex::new(BTreeMap::new());
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const FILE_DESCRIPTOR: u32 = 1;
@@ -37,7 +37,7 @@ const FILE_DESCRIPTOR: u32 = 1;
 /// `CUmemAllocationProp`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Properties {
+pub(crate) struct AllocationProperties {
     kind: u32,
     handle_types: u32,
     location: Location,
@@ -54,7 +54,7 @@ enum Backing {
 
 struct Physical {
     size: u64,
-    properties: Properties,
+    properties: AllocationProperties,
     backing: Backing,
     /// Handles the client holds, and mappings.
     uses: AtomicU32,
@@ -62,7 +62,7 @@ struct Physical {
     counted: bool,
 }
 
-struct Mapping {
+struct MappedRange {
     size: u64,
     handle: Handle,
 }
@@ -74,7 +74,7 @@ pub(crate) fn reservation(address: u64) -> Option<(u64, u64)> {
     (address - start < *size).then_some((*start, *size))
 }
 
-impl Properties {
+impl AllocationProperties {
     fn is_host(&self) -> bool {
         // CU_MEM_LOCATION_TYPE_HOST, HOST_NUMA, HOST_NUMA_CURRENT.
         (2..=4).contains(&self.location.kind)
@@ -96,7 +96,7 @@ impl Properties {
     }
 }
 
-fn create(driver: &Driver, size: u64, properties: Properties) -> R<Handle> {
+fn create(driver: &Driver, size: u64, properties: AllocationProperties) -> R<Handle> {
     let device = properties.device();
     driver.timeline.reserve(device, size)?;
     let backing = || -> R<Backing> {
@@ -165,8 +165,8 @@ fn map(at: u64, size: u64, offset: u64, handle: Handle) -> R {
         Backing::Own(file) => space()?.map(at, size, file.as_fd(), 0)?,
     }
     physical.uses.fetch_add(1, Ordering::AcqRel);
-    lock(&MAPPED).insert(at, Mapping { size, handle });
-    let kind = Kind::Mapped {
+    lock(&MAPPED).insert(at, MappedRange { size, handle });
+    let kind = AllocationKind::Mapped {
         handle_types: physical.properties.handle_types,
         host: physical.properties.is_host(),
     };
@@ -187,7 +187,7 @@ fn unmap(driver: &Driver, at: u64, size: u64) -> R {
         synchronize_context(driver, &context)?;
     }
     let end = at.checked_add(size).ok_or(Error::INVALID_VALUE)?;
-    let gone: Vec<(u64, Mapping)> = {
+    let gone: Vec<(u64, MappedRange)> = {
         let mut mapped = lock(&MAPPED);
         let starts: Vec<u64> = mapped.range(at..end).map(|(start, _)| *start).collect();
         starts
@@ -208,7 +208,7 @@ fn unmap(driver: &Driver, at: u64, size: u64) -> R {
 }
 
 export! {
-    fn cuMemGetAllocationGranularity(granularity: Out<usize>, properties: In<Properties>, option: u32) {
+    fn cuMemGetAllocationGranularity(granularity: Out<usize>, properties: In<AllocationProperties>, option: u32) {
         let _ = option;
         state::driver()?;
         properties.get()?;
@@ -243,7 +243,7 @@ export! {
         Ok(())
     }
 
-    fn cuMemCreate(handle: Out<Handle>, size: usize, properties: In<Properties>, flags: u64) {
+    fn cuMemCreate(handle: Out<Handle>, size: usize, properties: In<AllocationProperties>, flags: u64) {
         let driver = state::driver()?;
         let properties = properties.get()?;
         properties.check()?;
@@ -269,7 +269,7 @@ export! {
         unmap(state::driver()?, pointer, size as u64)
     }
 
-    fn cuMemSetAccess(pointer: DevicePtr, size: usize, access: In<Access>, count: usize) {
+    fn cuMemSetAccess(pointer: DevicePtr, size: usize, access: In<AccessDescriptor>, count: usize) {
         state::driver()?;
         if zone(pointer) != Zone::Reserved || reservation(pointer).is_none() || size == 0 {
             return Err(Error::INVALID_VALUE);
@@ -294,7 +294,7 @@ export! {
         flags.set(3)
     }
 
-    fn cuMemGetAllocationPropertiesFromHandle(properties: Out<Properties>, handle: Handle) {
+    fn cuMemGetAllocationPropertiesFromHandle(properties: Out<AllocationProperties>, handle: Handle) {
         state::driver()?;
         properties.set(ALLOCATIONS.get(handle)?.properties)
     }
@@ -326,7 +326,7 @@ export! {
         }
         let id = current::any().map_or(0, |context| context.ordinal());
         let location = Location { kind: Location::DEVICE, id };
-        let properties = Properties { kind: 1, handle_types: FILE_DESCRIPTOR, location, metadata: 0, flags: [0; 8] };
+        let properties = AllocationProperties { kind: 1, handle_types: FILE_DESCRIPTOR, location, metadata: 0, flags: [0; 8] };
         // The exporter took the memory from the device; it is not counted twice.
         let imported = Physical { size, properties, backing: Backing::Own(file), uses: AtomicU32::new(1), counted: false };
         out.set(ALLOCATIONS.add(imported))

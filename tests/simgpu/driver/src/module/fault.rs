@@ -21,7 +21,7 @@ struct Asked {
 }
 
 /// Which launch of a kernel fails.
-pub(crate) struct Fault(&'static Asked);
+pub(crate) struct LaunchFailure(&'static Asked);
 
 fn parse(text: &str) -> Option<Asked> {
     let mut words = text.split(':');
@@ -55,11 +55,11 @@ fn asked() -> Option<&'static Asked> {
 }
 
 /// Whether launches of a kernel of this name are counted.
-pub(crate) fn of(name: &str) -> Option<Fault> {
-    asked().filter(|asked| name.contains(&asked.part)).map(Fault)
+pub(crate) fn of(name: &str) -> Option<LaunchFailure> {
+    asked().filter(|asked| name.contains(&asked.part)).map(LaunchFailure)
 }
 
-impl Fault {
+impl LaunchFailure {
     /// The error of the launch that is being made, if it is the one.
     pub(crate) fn now(&self) -> Option<Error> {
         let number = self.0.launches.fetch_add(1, Ordering::Relaxed) + 1;

@@ -7,20 +7,20 @@ use std::sync::{Arc, Mutex};
 
 use simgpu_device::NameId;
 use simgpu_device::model::model;
-use weft_image::{Kernel, Param};
+use weft_image::{EntryFunction, Param};
 
 use crate::abi::{Error, Handle, R};
 use crate::device::attributes as limits;
 use crate::kernels;
 use crate::module::fault;
-use crate::registry::{Kind, Registry};
+use crate::registry::{HandleKind, Registry};
 use crate::state::Driver;
 
 /// Every function of the process.
-pub(crate) static FUNCTIONS: Registry<Function> = Registry::new(Kind::Function);
+pub(crate) static FUNCTIONS: Registry<Function> = Registry::new(HandleKind::Function);
 
 /// Every kernel of the process.
-pub(crate) static KERNELS: Registry<LibraryKernel> = Registry::new(Kind::Kernel);
+pub(crate) static KERNELS: Registry<LibraryKernel> = Registry::new(HandleKind::Kernel);
 
 /// Assumed registers of a kernel if its image does not give them.
 const REGISTERS: u32 = 32;
@@ -32,11 +32,11 @@ pub(crate) struct Function {
     pub(crate) name: String,
     /// The name on the device.
     pub(crate) name_id: NameId,
-    kernel: Kernel,
+    kernel: EntryFunction,
     /// Set for the kernels that are really executed.
-    pub(crate) executed: Option<kernels::Effect>,
+    pub(crate) executed: Option<kernels::KernelEffect>,
     /// The error that launches of it may fail with, if one is known.
-    pub(crate) fault: Option<fault::Fault>,
+    pub(crate) fault: Option<fault::LaunchFailure>,
     /// The bytes that it touches.
     pub(crate) pattern: kernels::touching::Pattern,
     /// Executing it was seen to take this host long.
@@ -64,7 +64,7 @@ pub(crate) struct Legacy {
 }
 
 impl Function {
-    pub(crate) fn new(driver: &Driver, handle: Handle, module: Handle, kernel: Kernel) -> Function {
+    pub(crate) fn new(driver: &Driver, handle: Handle, module: Handle, kernel: EntryFunction) -> Function {
         Function {
             handle,
             module,

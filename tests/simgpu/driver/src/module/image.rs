@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use simgpu_device::model::model;
 use weft_image::kind::{self, Extent, Kind, PREFIX};
-use weft_image::{Error as ImageError, Module};
+use weft_image::{ImageError, Module};
 
 use crate::abi::{Error, In, R};
 

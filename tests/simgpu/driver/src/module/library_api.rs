@@ -14,10 +14,10 @@ use crate::export::export;
 use crate::module::function::{KERNELS, LibraryKernel};
 use crate::module::image::Image;
 use crate::module::{Module, unload};
-use crate::registry::{Kind, Registry};
+use crate::registry::{HandleKind, Registry};
 use crate::state;
 
-static LIBRARIES: Registry<Library> = Registry::new(Kind::Library);
+static LIBRARIES: Registry<Library> = Registry::new(HandleKind::Library);
 
 /// `CU_LIBRARY_BINARY_IS_PRESERVED`: the client keeps the image.
 const PRESERVED: u32 = 1;

@@ -10,10 +10,10 @@ use simgpu_device::lock::lock;
 use crate::abi::{Error, Handle, In, Out, R};
 use crate::context::current;
 use crate::export::export;
-use crate::registry::{Kind, Registry};
+use crate::registry::{HandleKind, Registry};
 use crate::state;
 
-static LINKS: Registry<Mutex<Vec<u8>>> = Registry::new(Kind::Link);
+static LINKS: Registry<Mutex<Vec<u8>>> = Registry::new(HandleKind::Link);
 
 /// `CU_JIT_INPUT_LIBRARY`: an archive, which is no image by itself.
 const LIBRARY: u32 = 4;

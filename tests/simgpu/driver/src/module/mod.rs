@@ -28,13 +28,13 @@ use crate::context::{self, Context, current};
 use crate::memory;
 use crate::module::function::{FUNCTIONS, Function};
 use crate::module::image::Image;
-use crate::registry::{Kind, Registry};
+use crate::registry::{HandleKind, Registry};
 use crate::space::raw;
-use crate::space::table::Kind as Memory;
+use crate::space::table::AllocationKind;
 use crate::state;
 
 /// Every module of the process.
-pub(crate) static MODULES: Registry<Module> = Registry::new(Kind::Module);
+pub(crate) static MODULES: Registry<Module> = Registry::new(HandleKind::Module);
 
 /// One module: an image in a context.
 pub(crate) struct Module {
@@ -101,7 +101,7 @@ impl Module {
         }
         let global = self.image.module()?.global(name).ok_or(Error::NOT_FOUND)?;
         let context = current::any().unwrap_or(context::primary_of(0)?.clone());
-        let at = memory::take(state::driver()?, &context, global.size.max(1), Memory::Device)?;
+        let at = memory::take(state::driver()?, &context, global.size.max(1), AllocationKind::Device)?;
         let initial = &global.initial[..global.initial.len().min(global.size as usize)];
         raw::write(at, initial);
         globals.insert(name.to_string(), (at, global.size));

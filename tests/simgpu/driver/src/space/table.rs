@@ -11,7 +11,7 @@ use crate::space::{Zone, zone};
 
 /// The origin of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum AllocationKind {
     /// `cuMemAlloc`.
     Device,
     /// `cuMemAllocManaged`.
@@ -41,7 +41,7 @@ pub(crate) struct Allocation {
     pub(crate) size: u64,
     /// As it was taken.
     pub(crate) room: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: AllocationKind,
     /// Device that has the memory.
     pub(crate) device: usize,
     pub(crate) context: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Owner {
 }
 
 /// Takes an allocation in.
-pub(crate) fn insert(owner: Owner, start: u64, size: u64, room: u64, kind: Kind) {
+pub(crate) fn insert(owner: Owner, start: u64, size: u64, room: u64, kind: AllocationKind) {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     let allocation = Allocation {
         start,
@@ -111,7 +111,7 @@ pub(crate) fn side(address: u64) -> Side {
         Zone::Device => Side::Device,
         Zone::Pinned => Side::Pinned,
         Zone::Reserved => match find(address).map(|allocation| allocation.kind) {
-            Some(Kind::Mapped { host: true, .. }) => Side::Pinned,
+            Some(AllocationKind::Mapped { host: true, .. }) => Side::Pinned,
             _ => Side::Device,
         },
         Zone::Host => match find(address) {

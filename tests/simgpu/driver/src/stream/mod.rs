@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use simgpu_device::lock::lock;
-use simgpu_device::{Seq, Stream as LinkStream};
+use simgpu_device::{LinkStream, Seq};
 
 use crate::abi::{Error, Handle, R};
 use crate::capture::{CaptureSlot, rules};
 use crate::context::order::Tail;
 use crate::context::{Context, current};
-use crate::registry::{Kind as HandleKind, Registry};
+use crate::registry::{HandleKind, Registry};
 use crate::state::{self, Driver};
 
 /// Created streams.
@@ -36,7 +36,7 @@ pub(crate) const NON_BLOCKING: u32 = 1;
 
 /// A stream's order relative to the legacy default stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum StreamKind {
     /// It is that stream.
     Legacy,
     /// Orders itself with it: created without `CU_STREAM_NON_BLOCKING`, or a thread's own default
@@ -52,7 +52,7 @@ pub(crate) struct Stream {
     pub(crate) handle: Handle,
     pub(crate) id: u64,
     pub(crate) context: Arc<Context>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: StreamKind,
     pub(crate) flags: u32,
     /// As answered. The device acts on the one that the stream was made with.
     priority: AtomicI32,
@@ -74,7 +74,7 @@ impl Stream {
     fn make(
         driver: &Driver,
         context: &Arc<Context>,
-        kind: Kind,
+        kind: StreamKind,
         flags: u32,
         priority: i32,
         handle: Handle,
@@ -97,27 +97,27 @@ impl Stream {
     }
 
     fn legacy(driver: &Driver, context: &Arc<Context>) -> R<Arc<Stream>> {
-        Stream::make(driver, context, Kind::Legacy, 0, 0, LEGACY).map(Arc::new)
+        Stream::make(driver, context, StreamKind::Legacy, 0, 0, LEGACY).map(Arc::new)
     }
 
     /// A stream that no client knows and that orders itself with nothing, for example a branch of a
     /// graph.
     pub(crate) fn internal(driver: &Driver, context: &Arc<Context>, priority: i32) -> R<Arc<Stream>> {
-        Stream::make(driver, context, Kind::NonBlocking, NON_BLOCKING, priority, 0).map(Arc::new)
+        Stream::make(driver, context, StreamKind::NonBlocking, NON_BLOCKING, priority, 0).map(Arc::new)
     }
 
     pub(crate) fn create(driver: &Driver, context: &Arc<Context>, flags: u32, priority: i32) -> R<Handle> {
         let kind = if flags & NON_BLOCKING != 0 {
-            Kind::NonBlocking
+            StreamKind::NonBlocking
         } else {
-            Kind::Blocking
+            StreamKind::Blocking
         };
         let mut stream = Stream::make(driver, context, kind, flags, priority, 0)?;
         let (handle, stream) = STREAMS.add_with(|handle| {
             stream.handle = handle;
             stream
         });
-        if kind == Kind::Blocking {
+        if kind == StreamKind::Blocking {
             lock(&context.order).join(&stream.tail);
         }
         Ok(handle)
@@ -165,7 +165,7 @@ impl Stream {
     #[inline]
     pub(crate) fn may_use(&self) -> R {
         match self.kind {
-            Kind::Legacy => rules::may_use_legacy(self.context.id),
+            StreamKind::Legacy => rules::may_use_legacy(self.context.id),
             _ => Ok(()),
         }
     }
@@ -194,7 +194,7 @@ impl Drop for Stream {
             if !driver.timeline.is_known_done(self.last()) {
                 self.context
                     .orphans
-                    .add(driver, self.last(), self.kind == Kind::Blocking);
+                    .add(driver, self.last(), self.kind == StreamKind::Blocking);
             }
             driver.timeline.close_stream(self.link);
         }
@@ -228,7 +228,7 @@ fn own(driver: &Driver, context: &Arc<Context>) -> R<Arc<Stream>> {
         if let Some(stream) = own.borrow().get(&context.id) {
             return Ok(stream.clone());
         }
-        let stream = Arc::new(Stream::make(driver, context, Kind::Blocking, 0, 0, PER_THREAD)?);
+        let stream = Arc::new(Stream::make(driver, context, StreamKind::Blocking, 0, 0, PER_THREAD)?);
         lock(&context.order).join(&stream.tail);
         let mut owns = lock(&OWNS);
         owns.retain(|other| other.strong_count() > 0);

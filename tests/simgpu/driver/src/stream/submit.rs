@@ -7,13 +7,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use simgpu_device::lock::lock;
-use simgpu_device::{Direction, Op, Seq, Touch};
+use simgpu_device::{Direction, Op, Seq, TouchedAddresses};
 
 use crate::abi::R;
 use crate::effect::Effect;
 use crate::space::{moved, table};
 use crate::state::Driver;
-use crate::stream::{Kind, Stream};
+use crate::stream::{Stream, StreamKind};
 
 /// How many operations a stream has outstanding, roughly.
 ///
@@ -72,7 +72,7 @@ impl Stream {
         op: Op,
         effect: Option<Effect>,
         graph: u64,
-        touches: &[Touch],
+        touches: &[TouchedAddresses],
     ) -> R<Seq> {
         match op {
             Op::Copy { direction, .. } => moved::used(direction != Direction::DeviceToDevice),
@@ -80,13 +80,13 @@ impl Stream {
             _ => {}
         }
         self.depth.make_room(driver)?;
-        if self.kind == Kind::NonBlocking {
+        if self.kind == StreamKind::NonBlocking {
             let _one = lock(&self.submitting);
             return self.put(driver, op, effect, graph, touches);
         }
         let mut order = lock(&self.context.order);
         let waits = match self.kind {
-            Kind::Legacy => order.waits_of_legacy(&self.context.orphans),
+            StreamKind::Legacy => order.waits_of_legacy(&self.context.orphans),
             _ => order.waits_of(&self.tail).into_iter().collect(),
         };
         for seq in waits {
@@ -95,20 +95,21 @@ impl Stream {
             }
         }
         let seq = self.put(driver, op, effect, graph, touches)?;
-        if self.kind == Kind::Legacy {
+        if self.kind == StreamKind::Legacy {
             order.passed(seq);
         }
         Ok(seq)
     }
 
-    fn put(&self, driver: &Driver, op: Op, effect: Option<Effect>, graph: u64, touches: &[Touch]) -> R<Seq> {
-        let own: Vec<Touch>;
+    fn put(&self, driver: &Driver, op: Op, effect: Option<Effect>, graph: u64, touches: &[TouchedAddresses]) -> R<Seq> {
+        let own: Vec<TouchedAddresses>;
         let touches = match touches.is_empty() || driver.devices.len() == 1 {
             true => touches,
             // This ledger does not know memory that is in another device's ledger.
             false => {
                 let device = self.context.device();
-                let here = |touch: &&Touch| table::find(touch.start).is_some_and(|found| found.device == device);
+                let here =
+                    |touch: &&TouchedAddresses| table::find(touch.start).is_some_and(|found| found.device == device);
                 own = touches.iter().filter(here).copied().collect();
                 &own
             }

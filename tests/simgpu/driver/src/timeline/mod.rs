@@ -25,7 +25,7 @@ use std::time::Duration;
 use simgpu_device::lock::lock;
 use simgpu_device::machine::Device;
 use simgpu_device::{
-    Advice, Effects, Extra, Link, LinkError, NameId, Op, Options, Seq, Stream as LinkStream, Times, Touch,
+    Advice, Effects, Extra, Link, LinkError, LinkStream, NameId, Op, Options, Seq, Times, TouchedAddresses,
 };
 
 pub(crate) use simgpu_device::Ctx as LinkContext;
@@ -288,7 +288,7 @@ impl Timeline {
         op: Op,
         effect: Option<Effect>,
         graph: u64,
-        touches: &[Touch],
+        touches: &[TouchedAddresses],
     ) -> R<Seq> {
         let (device, id) = there_id(stream.0);
         let (op, effect) = match op {

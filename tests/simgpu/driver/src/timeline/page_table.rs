@@ -20,13 +20,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use simgpu_device::lock::lock;
-use simgpu_device::{Op, Seq, Touch};
+use simgpu_device::{Op, Seq, TouchedAddresses};
 
 use crate::space::{GRANULE, LEDGER_PAGE_BYTES as PAGE, space};
 use crate::timeline::{Timeline, device_of};
 
 /// Operations not seen to have ended yet, with the memory that they use.
-static UNDER_WAY: Mutex<Vec<(Seq, Touch)>> = Mutex::new(Vec::new());
+static UNDER_WAY: Mutex<Vec<(Seq, TouchedAddresses)>> = Mutex::new(Vec::new());
 
 /// Whether there are any.
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -41,12 +41,12 @@ fn on() -> bool {
 }
 
 /// An operation was submitted that uses managed memory.
-pub(crate) fn used(seq: Seq, op: &Op, touches: &[Touch]) {
+pub(crate) fn used(seq: Seq, op: &Op, touches: &[TouchedAddresses]) {
     if !on() {
         return;
     }
     let moved = match *op {
-        Op::Prefetch { start, bytes, .. } => Some(Touch {
+        Op::Prefetch { start, bytes, .. } => Some(TouchedAddresses {
             start,
             bytes,
             write: false,

@@ -8,13 +8,13 @@ use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Handle, In, Out, R};
 use crate::capture::edge::{EdgeData, join};
-use crate::capture::{Mode, rules};
+use crate::capture::{CaptureMode, rules};
 use crate::export::export;
 use crate::graph::add::edges;
 use crate::graph::capture::{begin, end, recording, slot};
 use crate::graph::model::{GRAPHS, Graph, NODES};
 use crate::state;
-use crate::stream::{self, Kind, Stream};
+use crate::stream::{self, Stream, StreamKind};
 
 /// `CUstreamCaptureStatus`.
 const NONE: u32 = 0;
@@ -29,14 +29,14 @@ fn resolve(handle: Handle) -> R<Arc<Stream>> {
 /// while it is not usable.
 fn asked(handle: Handle) -> R<Arc<Stream>> {
     let stream = resolve(handle)?;
-    if stream.kind == Kind::Legacy {
+    if stream.kind == StreamKind::Legacy {
         rules::may_use_legacy_quietly(stream.context.id)?;
     }
     Ok(stream)
 }
 
 fn begin_new(stream: Handle, mode: u32) -> R {
-    let (stream, mode) = (resolve(stream)?, Mode::new(mode)?);
+    let (stream, mode) = (resolve(stream)?, CaptureMode::new(mode)?);
     let graph = Graph::create();
     let begun = begin(&stream, mode, graph.clone(), Vec::new());
     if begun.is_err() {
@@ -124,7 +124,7 @@ export! {
     }
 
     fn cuStreamBeginCaptureToGraph(stream: Handle, graph: Handle, nodes: In<Handle>, data: In<EdgeData>, count: usize, mode: u32) {
-        let (stream, mode) = (resolve(stream)?, Mode::new(mode)?);
+        let (stream, mode) = (resolve(stream)?, CaptureMode::new(mode)?);
         begin(&stream, mode, GRAPHS.get(graph)?, edges(nodes, data, count)?)
     }
 
@@ -180,7 +180,7 @@ export! {
     }
 
     fn cuThreadExchangeStreamCaptureMode(mode: Out<u32>) {
-        let own = Mode::new(mode.get()?)?;
+        let own = CaptureMode::new(mode.get()?)?;
         mode.set(rules::exchange(own) as u32)
     }
 }

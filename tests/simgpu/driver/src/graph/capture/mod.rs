@@ -20,11 +20,11 @@ use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Handle, R};
 use crate::capture::edge::{Edge, join};
-use crate::capture::{Capture, CaptureSlot, CapturedEvent, Mode};
+use crate::capture::{Capture, CaptureMode, CaptureSlot, CapturedEvent};
 use crate::event::{self, Event};
 use crate::graph::model::{Body, Graph, NODES};
-use crate::stream::{Kind, Stream};
-use crate::work::Work;
+use crate::stream::{Stream, StreamKind};
+use crate::work::StreamWork;
 
 /// The recordings of the captures in progress, by capture number.
 static RECORDINGS: Mutex<BTreeMap<u64, Arc<Recording>>> = Mutex::new(BTreeMap::new());
@@ -73,14 +73,14 @@ fn enter(stream: &Arc<Stream>, capture: &Arc<Capture>, after: Vec<Edge>) -> R {
 }
 
 /// Begins a capture.
-pub(crate) fn begin(stream: &Arc<Stream>, mode: Mode, graph: Arc<Graph>, after: Vec<Edge>) -> R {
-    if stream.kind == Kind::Legacy {
+pub(crate) fn begin(stream: &Arc<Stream>, mode: CaptureMode, graph: Arc<Graph>, after: Vec<Edge>) -> R {
+    if stream.kind == StreamKind::Legacy {
         return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
     }
     if stream.is_capturing() {
         return Err(Error::ILLEGAL_STATE);
     }
-    let capture = Capture::begin(mode, stream.context.id, stream.kind == Kind::Blocking);
+    let capture = Capture::begin(mode, stream.context.id, stream.kind == StreamKind::Blocking);
     let recording = Recording {
         graph,
         streams: Mutex::default(),
@@ -98,7 +98,7 @@ pub(crate) fn end(stream: &Arc<Stream>) -> R<Arc<Graph>> {
     if !origin.is_some_and(|origin| std::ptr::eq(origin.as_ptr(), Arc::as_ptr(stream))) {
         return Err(Error::STREAM_CAPTURE_UNMATCHED);
     }
-    if capture.mode != Mode::Relaxed && capture.thread != thread::current().id() {
+    if capture.mode != CaptureMode::Relaxed && capture.thread != thread::current().id() {
         capture.invalidate();
         return Err(Error::STREAM_CAPTURE_WRONG_THREAD);
     }
@@ -152,7 +152,7 @@ pub(crate) fn capture_body(stream: &Arc<Stream>, body: Body) -> R<Handle> {
 }
 
 /// Records a client's work on a capturing stream.
-pub(crate) fn capture_work(stream: &Arc<Stream>, work: Work) -> R {
+pub(crate) fn capture_work(stream: &Arc<Stream>, work: StreamWork) -> R {
     capture_body(stream, Body::Work(work)).map(drop)
 }
 
@@ -200,7 +200,7 @@ pub(crate) fn capture_wait(stream: &Arc<Stream>, event: &Arc<Event>, captured: O
         return Err(Error::CAPTURED_EVENT);
     }
     point.capture.check()?;
-    if stream.kind == Kind::Legacy {
+    if stream.kind == StreamKind::Legacy {
         point.capture.invalidate();
         return Err(Error::STREAM_CAPTURE_IMPLICIT);
     }

@@ -20,7 +20,7 @@ use crate::graph::model::Body;
 use crate::memory::owned;
 use crate::state::Driver;
 use crate::stream::Stream;
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// Most hidden streams of one instantiated graph: the number of hardware queues of a context. A
 /// wider graph shares them.
@@ -131,29 +131,29 @@ impl Exec {
 /// Puts one item on a stream.
 fn perform(driver: &Driver, stream: &Arc<Stream>, item: &Item, number: u64) -> R {
     if !item.enabled {
-        return Work::Empty.submit(driver, stream, number).map(drop);
+        return StreamWork::Empty.submit(driver, stream, number).map(drop);
     }
     match &item.body {
         Body::Work(work) => work.submit(driver, stream, number).map(drop),
-        Body::Batch(_, ops) => Work::MemOps(ops.clone()).submit(driver, stream, number).map(drop),
+        Body::Batch(_, ops) => StreamWork::MemOps(ops.clone()).submit(driver, stream, number).map(drop),
         Body::Record(event) => event.record(driver, stream, number),
         Body::Wait(event) => {
             stream.wait_for(driver, event.seq())?;
             // Followers wait for this item, so it needs an operation of its own.
-            Work::Empty.submit(driver, stream, number).map(drop)
+            StreamWork::Empty.submit(driver, stream, number).map(drop)
         }
         // The memory is there from the node's making on; whose it is changes in the order of the
         // client's calls.
         Body::Alloc(allocation) => {
             owned::begins(allocation.params.address);
-            Work::Empty.submit(driver, stream, number).map(drop)
+            StreamWork::Empty.submit(driver, stream, number).map(drop)
         }
         Body::Free(address) => {
             owned::ends(*address);
-            Work::Empty.submit(driver, stream, number).map(drop)
+            StreamWork::Empty.submit(driver, stream, number).map(drop)
         }
         // Inlined when the graph was instantiated.
-        Body::Child(_) | Body::Conditional(_) => Work::Empty.submit(driver, stream, number).map(drop),
+        Body::Child(_) | Body::Conditional(_) => StreamWork::Empty.submit(driver, stream, number).map(drop),
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
         let item = |after: &&[usize]| Item {
             node: 0,
             parents: Vec::new(),
-            body: Body::Work(Work::Empty),
+            body: Body::Work(StreamWork::Empty),
             after: after.to_vec(),
             enabled: true,
         };

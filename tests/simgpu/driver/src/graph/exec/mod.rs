@@ -23,23 +23,23 @@ use crate::capture::edge::Edge;
 use crate::graph::exec::launch::Plan;
 use crate::graph::model::{Body, Graph, NODES, Node};
 use crate::graph::user_object::References;
-use crate::registry::{Kind, Registry};
+use crate::registry::{HandleKind, Registry};
 use crate::stream::Stream;
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// Every instantiated graph of the process.
-pub(crate) static EXECS: Registry<Exec> = Registry::new(Kind::Exec);
+pub(crate) static EXECS: Registry<Exec> = Registry::new(HandleKind::Exec);
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// One instantiated graph.
 pub(crate) struct Exec {
     pub(crate) id: u64,
     pub(crate) flags: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<ExecState>,
     _users: References,
 }
 
-struct Inner {
+struct ExecState {
     items: Vec<Item>,
     plan: Plan,
     /// The last operation of the last launch: the next launch comes after it, on whichever stream
@@ -120,7 +120,7 @@ fn inline_node(node: &Node, items: &mut Vec<Item>, parents: &mut Vec<Handle>, af
     };
     // An item of its own that the graph inside comes after, so that an empty one still keeps its
     // place in the order.
-    let mut ends = vec![add(Body::Work(Work::Empty), after, parents)];
+    let mut ends = vec![add(Body::Work(StreamWork::Empty), after, parents)];
     if let Some((graph, times)) = runs {
         parents.push(node.handle);
         for _ in 0..times {
@@ -139,7 +139,7 @@ impl Exec {
     pub(crate) fn instantiate(graph: &Graph, flags: u64) -> R<Handle> {
         let items = flatten(graph)?;
         let plan = Plan::new(&items);
-        let inner = Mutex::new(Inner {
+        let inner = Mutex::new(ExecState {
             items,
             plan,
             last: Seq::NONE,

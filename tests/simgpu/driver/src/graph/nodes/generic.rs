@@ -19,14 +19,14 @@ use crate::graph::nodes::kernel::{self, Params2};
 use crate::graph::nodes::other::{self, BatchParams, HostParams};
 use crate::graph::nodes::transfer::{CopyWords, SetParams, copy_body, words};
 use crate::graph::nodes::{change, change_in};
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// Bytes before the union.
 const UNION: usize = 16;
 
 /// The client's `CUgraphNodeParams`.
 #[derive(Debug, Clone, Copy)]
-struct Params(Out<u32>);
+struct NodeParams(Out<u32>);
 
 /// `CUDA_MEMCPY_NODE_PARAMS`.
 #[repr(C)]
@@ -49,7 +49,7 @@ struct ConditionalParams {
     context: Handle,
 }
 
-impl Params {
+impl NodeParams {
     fn kind(self) -> R<u32> {
         self.0.get()
     }
@@ -67,7 +67,7 @@ impl Params {
             kind::MEMSET => self.member::<SetParams>().get()?.body()?,
             kind::HOST => self.member::<HostParams>().get()?.body()?,
             kind::GRAPH => other::child_body(self.member::<Handle>().get()?)?,
-            kind::EMPTY => Body::Work(Work::Empty),
+            kind::EMPTY => Body::Work(StreamWork::Empty),
             kind::WAIT_EVENT => other::wait_body(self.member::<Handle>().get()?)?,
             kind::EVENT_RECORD => other::record_body(self.member::<Handle>().get()?)?,
             kind::MEM_ALLOC => memory::alloc_body(self.member::<AllocParams>())?,
@@ -100,8 +100,8 @@ impl Params {
         let body = node.body();
         self.0.set(body.kind())?;
         match &body {
-            Body::Work(Work::Kernel(_)) => self.member().set(kernel::params2(node)?),
-            Body::Work(Work::Copy(_)) => {
+            Body::Work(StreamWork::Kernel(_)) => self.member().set(kernel::params2(node)?),
+            Body::Work(StreamWork::Copy(_)) => {
                 let copy: CopyWords = words(&body)?;
                 self.member().set(CopyParams {
                     flags: 0,
@@ -110,10 +110,10 @@ impl Params {
                     copy,
                 })
             }
-            Body::Work(Work::Set(_)) => self.member().set(SetParams::of(&body)?),
-            Body::Work(Work::Host(_)) => self.member().set(HostParams::of(&body)?),
-            Body::Work(Work::MemOps(_)) | Body::Batch(..) => self.member().set(BatchParams::of(&body)?),
-            Body::Work(Work::Empty) => Ok(()),
+            Body::Work(StreamWork::Set(_)) => self.member().set(SetParams::of(&body)?),
+            Body::Work(StreamWork::Host(_)) => self.member().set(HostParams::of(&body)?),
+            Body::Work(StreamWork::MemOps(_)) | Body::Batch(..) => self.member().set(BatchParams::of(&body)?),
+            Body::Work(StreamWork::Empty) => Ok(()),
             Body::Record(_) | Body::Wait(_) => self.member().set(other::event(&body)?),
             Body::Child(_) => self.member().set(other::child(&body)?),
             Body::Alloc(allocation) => self.member().set(allocation.params),
@@ -131,7 +131,7 @@ impl Params {
 
 export! {
     fn cuGraphAddNode(node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize, params: Out<u32>) {
-        added(node, graph, &edges(after, In::null(), count)?, || Params(params).make())
+        added(node, graph, &edges(after, In::null(), count)?, || NodeParams(params).make())
     }
 
     fn cuGraphAddNode_v2(
@@ -142,18 +142,18 @@ export! {
         count: usize,
         params: Out<u32>,
     ) {
-        added(node, graph, &edges(after, data, count)?, || Params(params).make())
+        added(node, graph, &edges(after, data, count)?, || NodeParams(params).make())
     }
 
     fn cuGraphNodeSetParams(node: Handle, params: Out<u32>) {
-        change(node, Params(params).kind()?, |old| Params(params).renew(old))
+        change(node, NodeParams(params).kind()?, |old| NodeParams(params).renew(old))
     }
 
     fn cuGraphExecNodeSetParams(exec: Handle, node: Handle, params: Out<u32>) {
-        change_in(exec, node, Params(params).kind()?, |old| Params(params).renew(old))
+        change_in(exec, node, NodeParams(params).kind()?, |old| NodeParams(params).renew(old))
     }
 
     fn cuGraphNodeGetParams(node: Handle, params: Out<u32>) {
-        Params(params).show(&*NODES.get(node)?)
+        NodeParams(params).show(&*NODES.get(node)?)
     }
 }

@@ -9,14 +9,14 @@ use crate::export::export;
 use crate::graph::add::{added, edges};
 use crate::graph::model::{Body, NODES, Node, kind};
 use crate::graph::nodes::{change, change_in};
-use crate::launch::{Attribute, Given, Launch, Shape};
+use crate::launch::{Attribute, GivenParams, Launch, Shape};
 use crate::module::function;
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// `CUDA_KERNEL_NODE_PARAMS_v1`, which is also the beginning of the second version.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Params {
+pub(super) struct KernelNodeParams {
     function: Handle,
     grid: [u32; 3],
     block: [u32; 3],
@@ -29,12 +29,12 @@ pub(super) struct Params {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Params2 {
-    first: Params,
+    first: KernelNodeParams,
     kernel: Handle,
     context: Handle,
 }
 
-impl Params {
+impl KernelNodeParams {
     /// The launch they describe, with these attributes.
     fn body(&self, function: Handle, attributes: Vec<Attribute>) -> R<Body> {
         let function = function::of_handle(function)?;
@@ -43,8 +43,8 @@ impl Params {
             block: self.block,
             shared: self.shared,
         };
-        let given = Given::new(In::from_address(self.each), In::from_address(self.extra))?;
-        Ok(Body::Work(Work::Kernel(Arc::new(Launch::new(
+        let given = GivenParams::new(In::from_address(self.each), In::from_address(self.extra))?;
+        Ok(Body::Work(StreamWork::Kernel(Arc::new(Launch::new(
             function, shape, given, attributes,
         )?))))
     }
@@ -64,13 +64,13 @@ impl Params2 {
 /// The launch of a kernel node.
 fn launch(body: &Body) -> R<&Arc<Launch>> {
     match body {
-        Body::Work(Work::Kernel(launch)) => Ok(launch),
+        Body::Work(StreamWork::Kernel(launch)) => Ok(launch),
         _ => Err(Error::INVALID_VALUE),
     }
 }
 
 /// The parameters that a node was made from, with addresses of the node's own copies.
-fn params(node: &Node) -> R<Params> {
+fn params(node: &Node) -> R<KernelNodeParams> {
     let body = node.body();
     let launch = launch(&body)?;
     let buffer = &launch.params.buffer;
@@ -89,7 +89,7 @@ fn params(node: &Node) -> R<Params> {
         extra = node.show(launch, list);
     }
     let Shape { grid, block, shared } = launch.shape;
-    Ok(Params {
+    Ok(KernelNodeParams {
         function: launch.function.handle,
         grid,
         block,
@@ -109,7 +109,7 @@ pub(super) fn params2(node: &Node) -> R<Params2> {
 
 /// A copy of a launch with other attributes.
 fn with_attributes(launch: &Launch, attributes: Vec<Attribute>) -> Body {
-    Body::Work(Work::Kernel(Arc::new(Launch {
+    Body::Work(StreamWork::Kernel(Arc::new(Launch {
         attributes,
         ..launch.clone()
     })))
@@ -120,7 +120,7 @@ pub(super) fn renewed(params: Params2) -> impl FnOnce(&Body) -> R<Body> {
     move |old| params.body(launch(old)?.attributes.clone())
 }
 
-fn renewed1(params: Params) -> impl FnOnce(&Body) -> R<Body> {
+fn renewed1(params: KernelNodeParams) -> impl FnOnce(&Body) -> R<Body> {
     move |old| params.body(params.function, launch(old)?.attributes.clone())
 }
 
@@ -128,7 +128,7 @@ fn renewed1(params: Params) -> impl FnOnce(&Body) -> R<Body> {
 const ATTRIBUTES: u32 = 64;
 
 export! {
-    fn cuGraphAddKernelNode(node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize, params: In<Params>) {
+    fn cuGraphAddKernelNode(node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize, params: In<KernelNodeParams>) {
         let params = params.get()?;
         added(node, graph, &edges(after, In::null(), count)?, || params.body(params.function, Vec::new()))
     }
@@ -138,7 +138,7 @@ export! {
         added(node, graph, &edges(after, In::null(), count)?, || params.body(Vec::new()))
     }
 
-    fn cuGraphKernelNodeGetParams(node: Handle, out: Out<Params>) {
+    fn cuGraphKernelNodeGetParams(node: Handle, out: Out<KernelNodeParams>) {
         out.set(params(&*NODES.get(node)?)?)
     }
 
@@ -146,7 +146,7 @@ export! {
         out.set(params2(&*NODES.get(node)?)?)
     }
 
-    fn cuGraphKernelNodeSetParams(node: Handle, params: In<Params>) {
+    fn cuGraphKernelNodeSetParams(node: Handle, params: In<KernelNodeParams>) {
         change(node, kind::KERNEL, renewed1(params.get()?))
     }
 
@@ -154,7 +154,7 @@ export! {
         change(node, kind::KERNEL, renewed(params.get()?))
     }
 
-    fn cuGraphExecKernelNodeSetParams(exec: Handle, node: Handle, params: In<Params>) {
+    fn cuGraphExecKernelNodeSetParams(exec: Handle, node: Handle, params: In<KernelNodeParams>) {
         change_in(exec, node, kind::KERNEL, renewed1(params.get()?))
     }
 

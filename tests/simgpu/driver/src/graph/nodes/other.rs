@@ -9,7 +9,7 @@ use crate::graph::add::{added, edges};
 use crate::graph::model::{Body, GRAPHS, NODES, kind};
 use crate::graph::nodes::{change, change_in};
 use crate::stream::memop;
-use crate::work::{HostCall, Work};
+use crate::work::{HostCall, StreamWork};
 
 /// `CUDA_HOST_NODE_PARAMS`.
 #[repr(C)]
@@ -21,12 +21,15 @@ pub(super) struct HostParams {
 
 impl HostParams {
     pub(super) fn body(&self) -> R<Body> {
-        Ok(Body::Work(Work::Host(HostCall::function(self.function, self.data)?)))
+        Ok(Body::Work(StreamWork::Host(HostCall::function(
+            self.function,
+            self.data,
+        )?)))
     }
 
     pub(super) fn of(body: &Body) -> R<HostParams> {
         match body {
-            Body::Work(Work::Host(HostCall::Function { function, data })) => Ok(HostParams {
+            Body::Work(StreamWork::Host(HostCall::Function { function, data })) => Ok(HostParams {
                 function: *function as usize,
                 data: *data,
             }),
@@ -64,7 +67,7 @@ impl BatchParams {
                 })
             }
             // Recorded from a stream, which hands over the operations and not the call's arguments.
-            Body::Work(Work::MemOps(_)) => Err(Error::NOT_SUPPORTED),
+            Body::Work(StreamWork::MemOps(_)) => Err(Error::NOT_SUPPORTED),
             _ => Err(Error::INVALID_VALUE),
         }
     }

@@ -9,7 +9,7 @@ use crate::graph::add::{added, edges};
 use crate::graph::model::{Body, NODES, kind};
 use crate::graph::nodes::{change, change_in};
 use crate::space::table::{Side, side};
-use crate::work::Work;
+use crate::work::StreamWork;
 
 /// `CUDA_MEMSET_NODE_PARAMS_v1`; the second version adds a context.
 #[repr(C)]
@@ -34,11 +34,11 @@ impl SetParams {
             rows: self.height as u64,
         };
         set.check()?;
-        Ok(Body::Work(Work::Set(set)))
+        Ok(Body::Work(StreamWork::Set(set)))
     }
 
     pub(super) fn of(body: &Body) -> R<SetParams> {
-        let Body::Work(Work::Set(set)) = body else {
+        let Body::Work(StreamWork::Set(set)) = body else {
             return Err(Error::INVALID_VALUE);
         };
         Ok(SetParams {
@@ -53,7 +53,7 @@ impl SetParams {
 }
 
 pub(super) fn copy_body(params: &Copy3D) -> R<Body> {
-    Ok(Body::Work(Work::Copy(params.copy()?)))
+    Ok(Body::Work(StreamWork::Copy(params.copy()?)))
 }
 
 /// `CUDA_MEMCPY3D` as words: eleven for each end, then width, height and depth.
@@ -69,7 +69,7 @@ fn end(place: &Place) -> [u64; 11] {
 
 /// A copy as the API describes it. Arrays are shown as the linear memory they are here.
 pub(super) fn words(body: &Body) -> R<CopyWords> {
-    let Body::Work(Work::Copy(Copy {
+    let Body::Work(StreamWork::Copy(Copy {
         to,
         from,
         width,

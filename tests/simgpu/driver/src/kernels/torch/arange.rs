@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use super::super::call::{Call, Compute, Fault, Memory, pieces};
+use super::super::call::{Call, Compute, KernelFault, Memory, pieces};
 use super::symbol::Symbol;
-use super::value::{Type, Value, is_too_large};
+use super::value::{Scalar, Type, is_too_large};
 
 /// The types in the order of the dispatch: lambda `UlvE_`, `UlvE0_`, `UlvE1_` and so on.
 const TYPES: [Type; 9] = [
@@ -52,12 +52,12 @@ fn accumulated(of: Type) -> Type {
     }
 }
 
-fn run(of: Type, call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
-    let count = u64::try_from(call.signed(0)?).map_err(|_| Fault::Parameters)?;
+fn run(of: Type, call: &Call<'_>, memory: &dyn Memory) -> Result<(), KernelFault> {
+    let count = u64::try_from(call.signed(0)?).map_err(|_| KernelFault::Parameters)?;
     let (lambda, out, sum) = (call.bytes(1)?, call.unsigned(2)?, accumulated(of));
     // Start, step, and the pointer to the host's half of the lambda.
     if lambda.len() != 2 * sum.size() + 8 {
-        return Err(Fault::Parameters);
+        return Err(KernelFault::Parameters);
     }
     if is_too_large(count, &[of]) {
         return Ok(());
@@ -65,17 +65,17 @@ fn run(of: Type, call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
     let read = |at: usize| {
         lambda
             .get(at..)
-            .and_then(|bytes| Value::read(sum, bytes))
-            .ok_or(Fault::Parameters)
+            .and_then(|bytes| Scalar::read(sum, bytes))
+            .ok_or(KernelFault::Parameters)
     };
     let (start, step) = (read(0)?, read(sum.size())?);
     pieces(count, of.size(), |first, items| {
         let element = |n: u64| match (start, step) {
-            (Value::Int(start), Value::Int(step)) => Value::Int(start + step * i128::from(n)),
+            (Scalar::Int(start), Scalar::Int(step)) => Scalar::Int(start + step * i128::from(n)),
             #[expect(clippy::cast_precision_loss, reason = "the kernel computes in floats")]
             (start, step) => {
-                let inc = Value::Float(step.float() * n as f64).cast(sum);
-                Value::Float(start.float() + inc.float()).cast(sum)
+                let inc = Scalar::Float(step.float() * n as f64).cast(sum);
+                Scalar::Float(start.float() + inc.float()).cast(sum)
             }
         };
         let bytes: Vec<u8> = (first..first + items as u64)

@@ -13,9 +13,9 @@
 
 use std::sync::Arc;
 
-use super::super::call::{Call, Compute, Fault, Memory, unsigned};
+use super::super::call::{Call, Compute, KernelFault, Memory, unsigned};
 use super::symbol::Symbol;
-use super::value::{Type, Value, is_too_large};
+use super::value::{Scalar, Type, is_too_large};
 
 pub(super) fn find(name: &str) -> Option<Arc<Compute>> {
     let symbol = Symbol(name);
@@ -42,15 +42,15 @@ pub(super) fn find(name: &str) -> Option<Arc<Compute>> {
 }
 
 /// Number of items that are not zero; 0 if there are too many to look at.
-fn not_zero(of: Type, call: &Call<'_>, memory: &dyn Memory) -> Result<u64, Fault> {
-    let items = unsigned(call.bytes(0)?.get(..8).ok_or(Fault::Parameters)?)?;
+fn not_zero(of: Type, call: &Call<'_>, memory: &dyn Memory) -> Result<u64, KernelFault> {
+    let items = unsigned(call.bytes(0)?.get(..8).ok_or(KernelFault::Parameters)?)?;
     let count = call.unsigned(2)?;
     if is_too_large(count, &[of]) {
         return Ok(0);
     }
-    let mut bytes = vec![0; usize::try_from(count).map_err(|_| Fault::Parameters)? * of.size()];
+    let mut bytes = vec![0; usize::try_from(count).map_err(|_| KernelFault::Parameters)? * of.size()];
     memory.read(items, &mut bytes)?;
-    let values = bytes.chunks(of.size()).filter_map(|item| Value::read(of, item));
+    let values = bytes.chunks(of.size()).filter_map(|item| Scalar::read(of, item));
     Ok(values.filter(|value| value.is_true()).count() as u64)
 }
 

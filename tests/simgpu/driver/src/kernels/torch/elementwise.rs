@@ -9,11 +9,11 @@
 
 use std::sync::Arc;
 
-use super::super::call::{Call, Compute, Fault, Memory, pieces, unsigned};
-use super::functor::{Functor, Op};
+use super::super::call::{Call, Compute, KernelFault, Memory, pieces, unsigned};
+use super::functor::{Functor, FunctorOp};
 use super::strided::{Lambda, Walk};
 use super::symbol::Symbol;
-use super::value::{Type, Value, is_too_large};
+use super::value::{Scalar, Type, is_too_large};
 
 /// How tensors are walked, and how operands come out of memory and the result goes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,15 +68,15 @@ struct Tensor {
     of: Type,
 }
 
-fn count(call: &Call<'_>) -> Result<u64, Fault> {
-    u64::try_from(call.signed(0)?).map_err(|_| Fault::Parameters)
+fn count(call: &Call<'_>) -> Result<u64, KernelFault> {
+    u64::try_from(call.signed(0)?).map_err(|_| KernelFault::Parameters)
 }
 
 /// Result and operands, from their addresses and types.
-fn tensors(pointers: &[u8], types: [Type; 4], functor: &Functor) -> Result<Vec<Tensor>, Fault> {
+fn tensors(pointers: &[u8], types: [Type; 4], functor: &Functor) -> Result<Vec<Tensor>, KernelFault> {
     let pointers = pointers.as_chunks::<8>().0;
     if pointers.len() != functor.inputs() + 1 {
-        return Err(Fault::Parameters);
+        return Err(KernelFault::Parameters);
     }
     let tensor = |(at, of): (&[u8; 8], Type)| Tensor {
         at: u64::from_le_bytes(*at),
@@ -85,10 +85,10 @@ fn tensors(pointers: &[u8], types: [Type; 4], functor: &Functor) -> Result<Vec<T
     Ok(pointers.iter().zip(types).map(tensor).collect())
 }
 
-fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
+fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Memory) -> Result<(), KernelFault> {
     let (count, own) = (count(call)?, call.bytes(1)?);
     if own.len() != functor.layout().0 {
-        return Err(Fault::Parameters);
+        return Err(KernelFault::Parameters);
     }
     let mut types = functor.types();
     if family == Family::Cast {
@@ -99,19 +99,19 @@ fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Me
     }
     let tensors = tensors(call.bytes(2)?, types, &functor)?;
     let within = functor.types();
-    let constants = functor.constants(own).ok_or(Fault::Parameters)?;
+    let constants = functor.constants(own).ok_or(KernelFault::Parameters)?;
     let result = tensors[0];
     let size = result.of.size();
-    if functor.op == Op::Fill {
+    if functor.op == FunctorOp::Fill {
         let value = functor
-            .apply(&constants, [Value::Int(0); 3])
+            .apply(&constants, [Scalar::Int(0); 3])
             .cast(functor.to)
             .bytes(result.of);
         return pieces(count, size, |first, items| {
             memory.write(result.at + first * size as u64, &value[..size].repeat(items))
         });
     }
-    if functor.op == Op::Copy && result.of == tensors[1].of {
+    if functor.op == FunctorOp::Copy && result.of == tensors[1].of {
         return pieces(count, size, |first, items| {
             let mut bytes = vec![0; size * items];
             memory.read(tensors[1].at + first * size as u64, &mut bytes)?;
@@ -122,13 +122,13 @@ fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Me
         return Ok(());
     }
     pieces(count, 8, |first, items| {
-        let mut columns: [Vec<Value>; 3] = Default::default();
+        let mut columns: [Vec<Scalar>; 3] = Default::default();
         for (n, column) in columns.iter_mut().enumerate().take(functor.inputs()) {
             *column = load(tensors[n + 1], within[n + 1], first, items, memory)?;
         }
         let mut out = Vec::with_capacity(size * items);
         for item in 0..items {
-            let operand = |n: usize| columns[n].get(item).copied().unwrap_or(Value::Int(0));
+            let operand = |n: usize| columns[n].get(item).copied().unwrap_or(Scalar::Int(0));
             let value = functor
                 .apply(&constants, [operand(0), operand(1), operand(2)])
                 .cast(functor.to);
@@ -138,25 +138,25 @@ fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Me
     })
 }
 
-fn strided(functor: Functor, cast: bool, call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
+fn strided(functor: Functor, cast: bool, call: &Call<'_>, memory: &dyn Memory) -> Result<(), KernelFault> {
     let (count, inputs) = (count(call)?, functor.inputs());
-    let lambda = Lambda::read(call.bytes(1)?, inputs + 1, functor.layout(), cast).ok_or(Fault::Parameters)?;
+    let lambda = Lambda::read(call.bytes(1)?, inputs + 1, functor.layout(), cast).ok_or(KernelFault::Parameters)?;
     let mut types = functor.types();
     if cast {
         for (of, number) in types.iter_mut().zip(lambda.types) {
-            *of = Type::of_scalar_type(*number).ok_or(Fault::Parameters)?;
+            *of = Type::of_scalar_type(*number).ok_or(KernelFault::Parameters)?;
         }
     }
     let tensors = tensors(lambda.pointers, types, &functor)?;
     let within = functor.types();
-    let constants = functor.constants(lambda.functor).ok_or(Fault::Parameters)?;
+    let constants = functor.constants(lambda.functor).ok_or(KernelFault::Parameters)?;
     if is_too_large(count, &types[..=functor.inputs()]) {
         return Ok(());
     }
-    let walk = Walk::read(lambda.offsets, inputs + 1).ok_or(Fault::Parameters)?;
+    let walk = Walk::read(lambda.offsets, inputs + 1).ok_or(KernelFault::Parameters)?;
     for n in 0..count {
         let offsets = walk.offsets(n);
-        let mut operands = [Value::Int(0); 3];
+        let mut operands = [Scalar::Int(0); 3];
         for (at, tensor) in tensors.iter().enumerate().skip(1) {
             let shifted = Tensor {
                 at: tensor.at + offsets[at],
@@ -164,7 +164,7 @@ fn strided(functor: Functor, cast: bool, call: &Call<'_>, memory: &dyn Memory) -
             };
             operands[at - 1] = *load(shifted, within[at], 0, 1, memory)?
                 .first()
-                .ok_or(Fault::Parameters)?;
+                .ok_or(KernelFault::Parameters)?;
         }
         let value = functor.apply(&constants, operands).cast(functor.to);
         let result = tensors[0];
@@ -174,27 +174,27 @@ fn strided(functor: Functor, cast: bool, call: &Call<'_>, memory: &dyn Memory) -
 }
 
 /// The element types in a loader or a storer: `{ScalarType types[n]; uint32_t sizes[n]}`.
-pub(super) fn dynamic(bytes: &[u8], tensors: usize) -> Result<[Type; 3], Fault> {
+pub(super) fn dynamic(bytes: &[u8], tensors: usize) -> Result<[Type; 3], KernelFault> {
     let sizes = tensors.next_multiple_of(4);
     if bytes.len() != sizes + 4 * tensors {
-        return Err(Fault::Parameters);
+        return Err(KernelFault::Parameters);
     }
     let mut types = [Type::U8; 3];
     for (n, of) in types.iter_mut().enumerate().take(tensors) {
-        *of = Type::of_scalar_type(bytes[n]).ok_or(Fault::Parameters)?;
+        *of = Type::of_scalar_type(bytes[n]).ok_or(KernelFault::Parameters)?;
         if unsigned(&bytes[sizes + 4 * n..][..4])? != of.size() as u64 {
-            return Err(Fault::Parameters);
+            return Err(KernelFault::Parameters);
         }
     }
     Ok(types)
 }
 
 /// Elements `first..first + items` of a tensor, as the functor's type sees them.
-fn load(tensor: Tensor, to: Type, first: u64, items: usize, memory: &dyn Memory) -> Result<Vec<Value>, Fault> {
+fn load(tensor: Tensor, to: Type, first: u64, items: usize, memory: &dyn Memory) -> Result<Vec<Scalar>, KernelFault> {
     let size = tensor.of.size();
     let mut bytes = vec![0; size * items];
     memory.read(tensor.at + first * size as u64, &mut bytes)?;
-    let element = |chunk: &[u8]| Value::read(tensor.of, chunk).map_or(Value::Int(0), |value| value.cast(to));
+    let element = |chunk: &[u8]| Scalar::read(tensor.of, chunk).map_or(Scalar::Int(0), |value| value.cast(to));
     Ok(bytes.chunks_exact(size).map(element).collect())
 }
 

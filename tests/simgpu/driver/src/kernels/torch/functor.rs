@@ -6,11 +6,11 @@
 #![forbid(unsafe_code)]
 
 use super::symbol::Symbol;
-use super::value::{Type, Value};
+use super::value::{Scalar, Type};
 
 /// The operation that a functor computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Op {
+pub(crate) enum FunctorOp {
     /// The constant.
     Fill,
     /// The operand, in the result's type.
@@ -42,7 +42,7 @@ pub(crate) enum Op {
 
 /// The sources of the operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operands {
+pub(crate) enum OperandSources {
     /// None, but the constant.
     Constant,
     /// One tensor.
@@ -60,9 +60,9 @@ pub(crate) enum Operands {
 /// A functor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Functor {
-    pub(super) op: Op,
-    pub(super) operands: Operands,
-    /// Type of the operands, except the condition of [`Op::Where`].
+    pub(super) op: FunctorOp,
+    pub(super) operands: OperandSources,
+    /// Type of the operands, except the condition of [`FunctorOp::Where`].
     pub(super) of: Type,
     /// Type of the result.
     pub(super) to: Type,
@@ -71,7 +71,7 @@ pub(crate) struct Functor {
 }
 
 impl Functor {
-    fn new(op: Op, operands: Operands, of: Type, to: Type) -> Functor {
+    fn new(op: FunctorOp, operands: OperandSources, of: Type, to: Type) -> Functor {
         Functor {
             op,
             operands,
@@ -84,16 +84,20 @@ impl Functor {
     /// Tensors it reads.
     pub(super) fn inputs(&self) -> usize {
         match self.operands {
-            Operands::Constant => 0,
-            Operands::One | Operands::ConstantFirst | Operands::ConstantSecond => 1,
-            Operands::Two => 2,
-            Operands::Three => 3,
+            OperandSources::Constant => 0,
+            OperandSources::One | OperandSources::ConstantFirst | OperandSources::ConstantSecond => 1,
+            OperandSources::Two => 2,
+            OperandSources::Three => 3,
         }
     }
 
     /// Types of the result and of the tensors it reads.
     pub(super) fn types(&self) -> [Type; 4] {
-        let first = if self.op == Op::Where { Type::Bool } else { self.of };
+        let first = if self.op == FunctorOp::Where {
+            Type::Bool
+        } else {
+            self.of
+        };
         [self.to, first, self.of, self.of]
     }
 
@@ -101,19 +105,19 @@ impl Functor {
     pub(super) fn layout(&self) -> (usize, usize) {
         let math = self.of.opmath().size();
         match (self.op, self.operands) {
-            (Op::Fill, _) => (self.of.size(), self.of.size()),
-            (Op::Add, Operands::Two) => (math, math),
-            (Op::Add, _) => (2 * math, math),
+            (FunctorOp::Fill, _) => (self.of.size(), self.of.size()),
+            (FunctorOp::Add, OperandSources::Two) => (math, math),
+            (FunctorOp::Add, _) => (2 * math, math),
             // A lambda `{relation, scalar}` for host and device: the compiler adds a pointer to the
             // host's half.
-            (Op::Compare, Operands::ConstantSecond) => {
+            (FunctorOp::Compare, OperandSources::ConstantSecond) => {
                 let size = self.of.size();
                 ((4usize.next_multiple_of(size) + size).next_multiple_of(8) + 8, 8)
             }
-            (Op::Compare | Op::CompareEqual, Operands::Two) => (4, 4),
+            (FunctorOp::Compare | FunctorOp::CompareEqual, OperandSources::Two) => (4, 4),
             // Only that pointer.
-            (Op::Where, _) => (8, 8),
-            (_, Operands::ConstantFirst | Operands::ConstantSecond) => {
+            (FunctorOp::Where, _) => (8, 8),
+            (_, OperandSources::ConstantFirst | OperandSources::ConstantSecond) => {
                 let align = math.max(if self.inner == 4 { 4 } else { 1 });
                 (
                     (self.inner.next_multiple_of(math) + math).next_multiple_of(align),
@@ -128,22 +132,22 @@ impl Functor {
     pub(super) fn parse(symbol: Symbol<'_>) -> Option<Functor> {
         if let Some(rest) = symbol.after("NS0_11FillFunctorI") {
             let (of, _) = rest.element()?;
-            return Some(Functor::new(Op::Fill, Operands::Constant, of, of));
+            return Some(Functor::new(FunctorOp::Fill, OperandSources::Constant, of, of));
         }
         for (text, operands) in [
-            ("NS0_15CUDAFunctor_addI", Operands::Two),
-            ("NS0_21CUDAFunctorOnSelf_addI", Operands::ConstantSecond),
-            ("NS0_22CUDAFunctorOnOther_addI", Operands::ConstantFirst),
+            ("NS0_15CUDAFunctor_addI", OperandSources::Two),
+            ("NS0_21CUDAFunctorOnSelf_addI", OperandSources::ConstantSecond),
+            ("NS0_22CUDAFunctorOnOther_addI", OperandSources::ConstantFirst),
         ] {
             if let Some(rest) = symbol.after(text) {
                 let (of, _) = rest.element()?;
-                return Some(Functor::new(Op::Add, operands, of, of));
+                return Some(Functor::new(FunctorOp::Add, operands, of, of));
             }
         }
         for (text, operands) in [
-            ("NS0_13BinaryFunctorI", Operands::Two),
-            ("NS0_13AUnaryFunctorI", Operands::ConstantFirst),
-            ("NS0_13BUnaryFunctorI", Operands::ConstantSecond),
+            ("NS0_13BinaryFunctorI", OperandSources::Two),
+            ("NS0_13AUnaryFunctorI", OperandSources::ConstantFirst),
+            ("NS0_13BUnaryFunctorI", OperandSources::ConstantSecond),
         ] {
             if let Some(rest) = symbol.after(text) {
                 return Functor::binary(rest, operands);
@@ -154,7 +158,7 @@ impl Functor {
             .and_then(|rest| local_name(rest, "14CompareFunctorI"))
         {
             let (of, _) = rest.element()?;
-            return Some(Functor::new(Op::Compare, Operands::Two, of, Type::Bool));
+            return Some(Functor::new(FunctorOp::Compare, OperandSources::Two, of, Type::Bool));
         }
         if let Some(rest) = symbol
             .after("ZZZNS0_")
@@ -162,17 +166,22 @@ impl Functor {
         {
             let (of, rest) = last_lambda(rest)?.after("b")?.element()?;
             let (other, _) = rest.element_or(of)?;
-            return (of == other).then_some(Functor::new(Op::Where, Operands::Three, of, of));
+            return (of == other).then_some(Functor::new(FunctorOp::Where, OperandSources::Three, of, of));
         }
         if let Some(rest) = symbol.after("ZNS0_21compare_scalar_kernelI") {
             let (of, _) = rest.element()?;
-            return Some(Functor::new(Op::Compare, Operands::ConstantSecond, of, Type::Bool));
+            return Some(Functor::new(
+                FunctorOp::Compare,
+                OperandSources::ConstantSecond,
+                of,
+                Type::Bool,
+            ));
         }
         for (text, op) in [
-            ("NS0_23direct_copy_kernel_cudaE", Op::Copy),
-            ("NS0_23bitwise_not_kernel_cudaE", Op::BitNot),
-            ("NS0_23logical_not_kernel_cudaE", Op::Not),
-            ("NS0_15neg_kernel_cudaE", Op::Neg),
+            ("NS0_23direct_copy_kernel_cudaE", FunctorOp::Copy),
+            ("NS0_23bitwise_not_kernel_cudaE", FunctorOp::BitNot),
+            ("NS0_23logical_not_kernel_cudaE", FunctorOp::Not),
+            ("NS0_15neg_kernel_cudaE", FunctorOp::Neg),
         ] {
             let start = symbol.0.trim_start_matches('Z');
             if start.len() < symbol.0.len()
@@ -180,8 +189,8 @@ impl Functor {
             {
                 let (of, rest) = last_lambda(rest)?.element()?;
                 rest.after("E")?;
-                let to = if op == Op::Not { Type::Bool } else { of };
-                return Some(Functor::new(op, Operands::One, of, to));
+                let to = if op == FunctorOp::Not { Type::Bool } else { of };
+                return Some(Functor::new(op, OperandSources::One, of, to));
             }
         }
         None
@@ -189,7 +198,7 @@ impl Functor {
 
     /// After `BinaryFunctor<`, `AUnaryFunctor<`, `BUnaryFunctor<`: two operand types, the result's,
     /// the function.
-    fn binary(symbol: Symbol<'_>, operands: Operands) -> Option<Functor> {
+    fn binary(symbol: Symbol<'_>, operands: OperandSources) -> Option<Functor> {
         let (of, rest) = symbol.element()?;
         let (second, rest) = rest.element_or(of)?;
         let (to, rest) = rest.element_or(of)?;
@@ -201,23 +210,23 @@ impl Functor {
             .and_then(|rest| local_name(rest, "16CompareEqFunctorI"))
             .is_some()
         {
-            (Op::CompareEqual, 4)
+            (FunctorOp::CompareEqual, 4)
         } else {
             let known = [
-                ("NS0_17BitwiseAndFunctorI", Op::BitAnd),
-                ("NS0_16BitwiseOrFunctorI", Op::BitOr),
-                ("NS0_17BitwiseXorFunctorI", Op::BitXor),
-                ("NS0_15binary_internal10MulFunctorI", Op::Mul),
-                ("ZZZNS0_19maximum_kernel_cudaE", Op::Max),
-                ("ZZZNS0_19minimum_kernel_cudaE", Op::Min),
-                ("ZZZNS0_23logical_and_kernel_cudaE", Op::And),
-                ("ZZZNS0_22logical_or_kernel_cudaE", Op::Or),
-                ("ZZZNS0_23logical_xor_kernel_cudaE", Op::Xor),
+                ("NS0_17BitwiseAndFunctorI", FunctorOp::BitAnd),
+                ("NS0_16BitwiseOrFunctorI", FunctorOp::BitOr),
+                ("NS0_17BitwiseXorFunctorI", FunctorOp::BitXor),
+                ("NS0_15binary_internal10MulFunctorI", FunctorOp::Mul),
+                ("ZZZNS0_19maximum_kernel_cudaE", FunctorOp::Max),
+                ("ZZZNS0_19minimum_kernel_cudaE", FunctorOp::Min),
+                ("ZZZNS0_23logical_and_kernel_cudaE", FunctorOp::And),
+                ("ZZZNS0_22logical_or_kernel_cudaE", FunctorOp::Or),
+                ("ZZZNS0_23logical_xor_kernel_cudaE", FunctorOp::Xor),
             ];
             (known.into_iter().find(|(text, _)| rest.after(text).is_some())?.1, 1)
         };
         let right = match op {
-            Op::CompareEqual | Op::And | Op::Or | Op::Xor => Type::Bool,
+            FunctorOp::CompareEqual | FunctorOp::And | FunctorOp::Or | FunctorOp::Xor => Type::Bool,
             _ => of,
         };
         (to == right).then_some(Functor {
@@ -229,37 +238,37 @@ impl Functor {
     /// The constants of one launch.
     pub(super) fn constants(&self, bytes: &[u8]) -> Option<Constants> {
         let math = self.of.opmath();
-        let at = |offset: usize, of: Type| Value::read(of, bytes.get(offset..)?);
+        let at = |offset: usize, of: Type| Scalar::read(of, bytes.get(offset..)?);
         let relation = || bytes.first().copied();
         let none = Constants {
-            scalar: Value::Int(0),
-            alpha: Value::Int(1),
+            scalar: Scalar::Int(0),
+            alpha: Scalar::Int(1),
             relation: 0,
         };
         Some(match (self.op, self.operands) {
-            (Op::Fill, _) => Constants {
+            (FunctorOp::Fill, _) => Constants {
                 scalar: at(0, self.of)?,
                 ..none
             },
-            (Op::Add, Operands::Two) => Constants {
+            (FunctorOp::Add, OperandSources::Two) => Constants {
                 alpha: at(0, math)?,
                 ..none
             },
-            (Op::Add, _) => Constants {
+            (FunctorOp::Add, _) => Constants {
                 scalar: at(0, math)?,
                 alpha: at(math.size(), math)?,
                 ..none
             },
-            (Op::Compare, Operands::ConstantSecond) => Constants {
+            (FunctorOp::Compare, OperandSources::ConstantSecond) => Constants {
                 scalar: at(4usize.next_multiple_of(self.of.size()), self.of)?,
                 relation: relation()?,
                 ..none
             },
-            (Op::Compare | Op::CompareEqual, Operands::Two) => Constants {
+            (FunctorOp::Compare | FunctorOp::CompareEqual, OperandSources::Two) => Constants {
                 relation: relation()?,
                 ..none
             },
-            (_, Operands::ConstantFirst | Operands::ConstantSecond) => {
+            (_, OperandSources::ConstantFirst | OperandSources::ConstantSecond) => {
                 let scalar = at(self.inner.next_multiple_of(math.size()), math)?;
                 Constants {
                     scalar,
@@ -272,29 +281,29 @@ impl Functor {
     }
 
     /// The result for one set of operands, in the result's type.
-    pub(super) fn apply(&self, constants: &Constants, operands: [Value; 3]) -> Value {
+    pub(super) fn apply(&self, constants: &Constants, operands: [Scalar; 3]) -> Scalar {
         let (a, b) = match self.operands {
-            Operands::Constant => return constants.scalar,
-            Operands::One | Operands::Two | Operands::Three => (operands[0], operands[1]),
-            Operands::ConstantFirst => (constants.scalar, operands[0]),
-            Operands::ConstantSecond => (operands[0], constants.scalar),
+            OperandSources::Constant => return constants.scalar,
+            OperandSources::One | OperandSources::Two | OperandSources::Three => (operands[0], operands[1]),
+            OperandSources::ConstantFirst => (constants.scalar, operands[0]),
+            OperandSources::ConstantSecond => (operands[0], constants.scalar),
         };
-        let truth = |value: bool| Value::Int(value.into());
+        let truth = |value: bool| Scalar::Int(value.into());
         match self.op {
-            Op::Fill | Op::Copy => a,
-            Op::Add => plus(a, times(constants.alpha, b)),
+            FunctorOp::Fill | FunctorOp::Copy => a,
+            FunctorOp::Add => plus(a, times(constants.alpha, b)),
             // bool * bool is a logical and, which is the product as well.
-            Op::Mul => times(a, b),
-            Op::Max => extreme(a, b, |order| order.is_ge()),
-            Op::Min => extreme(a, b, |order| order.is_le()),
-            Op::Where => {
+            FunctorOp::Mul => times(a, b),
+            FunctorOp::Max => extreme(a, b, |order| order.is_ge()),
+            FunctorOp::Min => extreme(a, b, |order| order.is_le()),
+            FunctorOp::Where => {
                 if a.is_true() {
                     b
                 } else {
                     operands[2]
                 }
             }
-            Op::Compare => {
+            FunctorOp::Compare => {
                 let order = compare(a, b);
                 truth(order.is_some_and(|order| match constants.relation {
                     0 => order.is_ge(),
@@ -303,17 +312,19 @@ impl Functor {
                     _ => order.is_lt(),
                 }))
             }
-            Op::CompareEqual => truth(compare(a, b).is_some_and(|order| order.is_eq()) == (constants.relation == 0)),
-            Op::BitAnd => bits(a, b, |a, b| a & b),
-            Op::BitOr => bits(a, b, |a, b| a | b),
-            Op::BitXor => bits(a, b, |a, b| a ^ b),
-            Op::BitNot if self.of == Type::Bool => truth(!a.is_true()),
-            Op::BitNot => bits(a, Value::Int(-1), |a, b| a ^ b),
-            Op::Neg => times(a, Value::Int(-1)),
-            Op::And => truth(a.is_true() && b.is_true()),
-            Op::Or => truth(a.is_true() || b.is_true()),
-            Op::Xor => truth(a.is_true() != b.is_true()),
-            Op::Not => truth(!a.is_true()),
+            FunctorOp::CompareEqual => {
+                truth(compare(a, b).is_some_and(|order| order.is_eq()) == (constants.relation == 0))
+            }
+            FunctorOp::BitAnd => bits(a, b, |a, b| a & b),
+            FunctorOp::BitOr => bits(a, b, |a, b| a | b),
+            FunctorOp::BitXor => bits(a, b, |a, b| a ^ b),
+            FunctorOp::BitNot if self.of == Type::Bool => truth(!a.is_true()),
+            FunctorOp::BitNot => bits(a, Scalar::Int(-1), |a, b| a ^ b),
+            FunctorOp::Neg => times(a, Scalar::Int(-1)),
+            FunctorOp::And => truth(a.is_true() && b.is_true()),
+            FunctorOp::Or => truth(a.is_true() || b.is_true()),
+            FunctorOp::Xor => truth(a.is_true() != b.is_true()),
+            FunctorOp::Not => truth(!a.is_true()),
         }
     }
 }
@@ -321,8 +332,8 @@ impl Functor {
 /// Values that come with each launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Constants {
-    scalar: Value,
-    alpha: Value,
+    scalar: Scalar,
+    alpha: Scalar,
     relation: u8,
 }
 
@@ -349,29 +360,29 @@ fn last_lambda(symbol: Symbol<'_>) -> Option<Symbol<'_>> {
     }
 }
 
-fn plus(a: Value, b: Value) -> Value {
+fn plus(a: Scalar, b: Scalar) -> Scalar {
     match (a, b) {
-        (Value::Int(a), Value::Int(b)) => Value::Int(a.wrapping_add(b)),
-        (a, b) => Value::Float(a.float() + b.float()),
+        (Scalar::Int(a), Scalar::Int(b)) => Scalar::Int(a.wrapping_add(b)),
+        (a, b) => Scalar::Float(a.float() + b.float()),
     }
 }
 
-fn times(a: Value, b: Value) -> Value {
+fn times(a: Scalar, b: Scalar) -> Scalar {
     match (a, b) {
-        (Value::Int(a), Value::Int(b)) => Value::Int(a.wrapping_mul(b)),
-        (a, b) => Value::Float(a.float() * b.float()),
+        (Scalar::Int(a), Scalar::Int(b)) => Scalar::Int(a.wrapping_mul(b)),
+        (a, b) => Scalar::Float(a.float() * b.float()),
     }
 }
 
-fn bits(a: Value, b: Value, with: impl Fn(i128, i128) -> i128) -> Value {
+fn bits(a: Scalar, b: Scalar, with: impl Fn(i128, i128) -> i128) -> Scalar {
     match (a, b) {
-        (Value::Int(a), Value::Int(b)) => Value::Int(with(a, b)),
+        (Scalar::Int(a), Scalar::Int(b)) => Scalar::Int(with(a, b)),
         (other, _) => other,
     }
 }
 
 /// `a` if `first` accepts the order of the two, else `b`; a NaN goes before everything.
-fn extreme(a: Value, b: Value, first: impl Fn(std::cmp::Ordering) -> bool) -> Value {
+fn extreme(a: Scalar, b: Scalar, first: impl Fn(std::cmp::Ordering) -> bool) -> Scalar {
     match compare(a, b) {
         Some(order) => {
             if first(order) {
@@ -390,9 +401,9 @@ fn extreme(a: Value, b: Value, first: impl Fn(std::cmp::Ordering) -> bool) -> Va
     }
 }
 
-fn compare(a: Value, b: Value) -> Option<std::cmp::Ordering> {
+fn compare(a: Scalar, b: Scalar) -> Option<std::cmp::Ordering> {
     match (a, b) {
-        (Value::Int(a), Value::Int(b)) => Some(a.cmp(&b)),
+        (Scalar::Int(a), Scalar::Int(b)) => Some(a.cmp(&b)),
         (a, b) => a.float().partial_cmp(&b.float()),
     }
 }

@@ -11,14 +11,14 @@
 
 use std::sync::Arc;
 
-use super::super::call::{Call, Compute, Fault, Memory, unsigned};
+use super::super::call::{Call, Compute, KernelFault, Memory, unsigned};
 use super::strided::Walk;
 use super::symbol::Symbol;
-use super::value::{Type, Value, is_too_large};
+use super::value::{Scalar, Type, is_too_large};
 
 /// The operation over all inputs of one output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Op {
+enum ReductionOp {
     Sum,
     Product,
     Mean,
@@ -33,7 +33,7 @@ enum Op {
 /// One kind of reduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Reduction {
-    op: Op,
+    op: ReductionOp,
     /// Type of the inputs.
     of: Type,
     /// Type that is reduced in.
@@ -77,13 +77,16 @@ fn parse(symbol: Symbol<'_>) -> Option<Reduction> {
         let (_, rest) = rest.element_or(of)?;
         let (within, _) = rest.element()?;
         return Some(Reduction {
-            op: Op::Mean,
+            op: ReductionOp::Mean,
             of,
             within,
             to,
         });
     }
-    for (text, op) in [("NS0_9ArgMaxOpsI", Op::ArgMax), ("NS0_9ArgMinOpsI", Op::ArgMin)] {
+    for (text, op) in [
+        ("NS0_9ArgMaxOpsI", ReductionOp::ArgMax),
+        ("NS0_9ArgMinOpsI", ReductionOp::ArgMin),
+    ] {
         if let Some(rest) = operation.after(text) {
             let (within, _) = rest.element_or(of)?;
             return (to == Type::I64).then_some(Reduction { op, of, within, to });
@@ -91,12 +94,12 @@ fn parse(symbol: Symbol<'_>) -> Option<Reduction> {
     }
     let (within, rest) = operation.after("NS0_14func_wrapper_tI")?.element_or(of)?;
     let known = [
-        ("ZNS0_11sum_functorI", Op::Sum),
-        ("ZNS0_12prod_functorI", Op::Product),
-        ("NS0_13MaxNanFunctorI", Op::Max),
-        ("NS0_13MinNanFunctorI", Op::Min),
-        ("ZZZNS0_14or_kernel_cudaE", Op::Any),
-        ("ZZZNS0_15and_kernel_cudaE", Op::All),
+        ("ZNS0_11sum_functorI", ReductionOp::Sum),
+        ("ZNS0_12prod_functorI", ReductionOp::Product),
+        ("NS0_13MaxNanFunctorI", ReductionOp::Max),
+        ("NS0_13MinNanFunctorI", ReductionOp::Min),
+        ("ZZZNS0_14or_kernel_cudaE", ReductionOp::Any),
+        ("ZZZNS0_15and_kernel_cudaE", ReductionOp::All),
     ];
     let op = known.into_iter().find(|(text, _)| rest.after(text).is_some())?.1;
     Some(Reduction { op, of, within, to })
@@ -108,7 +111,7 @@ impl Reduction {
         let size = self.within.size();
         let identity_end = match self.op {
             // Nothing, then a value with its index.
-            Op::ArgMax | Op::ArgMin => 24,
+            ReductionOp::ArgMax | ReductionOp::ArgMin => 24,
             // The factor, or nothing, which takes a byte; then a value.
             _ => 2 * size,
         };
@@ -118,47 +121,47 @@ impl Reduction {
     /// Bytes of the state carried from input to input: a value, or a value with its index.
     fn carried(&self) -> u64 {
         match self.op {
-            Op::ArgMax | Op::ArgMin => 16,
+            ReductionOp::ArgMax | ReductionOp::ArgMin => 16,
             _ => self.within.size() as u64,
         }
     }
 
     /// Whether `b` takes the place of `a` as the extreme; a NaN does, and stays.
-    fn beats(&self, b: Value, a: Value) -> bool {
+    fn beats(&self, b: Scalar, a: Scalar) -> bool {
         let (nan_a, nan_b) = (a.float().is_nan(), b.float().is_nan());
         match self.op {
             _ if nan_a => false,
             _ if nan_b => true,
-            Op::Max | Op::ArgMax => greater(b, a),
+            ReductionOp::Max | ReductionOp::ArgMax => greater(b, a),
             _ => greater(a, b),
         }
     }
 
     /// Reduces the inputs of one output.
-    fn reduce(&self, inputs: &[Value], factor: Value) -> Option<Value> {
-        let truth = |value: bool| Some(Value::Int(value.into()));
+    fn reduce(&self, inputs: &[Scalar], factor: Scalar) -> Option<Scalar> {
+        let truth = |value: bool| Some(Scalar::Int(value.into()));
         match self.op {
-            Op::Any => truth(inputs.iter().any(|input| input.is_true())),
-            Op::All => truth(inputs.iter().all(|input| input.is_true())),
-            Op::Sum | Op::Mean => {
-                let sum = inputs.iter().fold(Value::Int(0).cast(self.within), |sum, input| {
+            ReductionOp::Any => truth(inputs.iter().any(|input| input.is_true())),
+            ReductionOp::All => truth(inputs.iter().all(|input| input.is_true())),
+            ReductionOp::Sum | ReductionOp::Mean => {
+                let sum = inputs.iter().fold(Scalar::Int(0).cast(self.within), |sum, input| {
                     add(sum, *input).cast(self.within)
                 });
-                Some(if self.op == Op::Mean {
-                    Value::Float(sum.float() * factor.float())
+                Some(if self.op == ReductionOp::Mean {
+                    Scalar::Float(sum.float() * factor.float())
                 } else {
                     sum
                 })
             }
-            Op::Product => {
-                let one = Value::Int(1).cast(self.within);
+            ReductionOp::Product => {
+                let one = Scalar::Int(1).cast(self.within);
                 Some(
                     inputs
                         .iter()
                         .fold(one, |product, input| multiply(product, *input).cast(self.within)),
                 )
             }
-            Op::Max | Op::Min | Op::ArgMax | Op::ArgMin => {
+            ReductionOp::Max | ReductionOp::Min | ReductionOp::ArgMax | ReductionOp::ArgMin => {
                 let mut best = 0;
                 for (at, input) in inputs.iter().enumerate() {
                     if self.beats(*input, inputs[best]) {
@@ -166,43 +169,48 @@ impl Reduction {
                     }
                 }
                 let value = *inputs.get(best)?;
-                let index = matches!(self.op, Op::ArgMax | Op::ArgMin);
-                Some(if index { Value::Int(best as i128) } else { value })
+                let index = matches!(self.op, ReductionOp::ArgMax | ReductionOp::ArgMin);
+                Some(if index { Scalar::Int(best as i128) } else { value })
             }
         }
     }
 }
 
-fn greater(a: Value, b: Value) -> bool {
+fn greater(a: Scalar, b: Scalar) -> bool {
     match (a, b) {
-        (Value::Int(a), Value::Int(b)) => a > b,
+        (Scalar::Int(a), Scalar::Int(b)) => a > b,
         (a, b) => a.float() > b.float(),
     }
 }
 
-fn add(a: Value, b: Value) -> Value {
+fn add(a: Scalar, b: Scalar) -> Scalar {
     match (a, b) {
-        (Value::Int(a), Value::Int(b)) => Value::Int(a.wrapping_add(b)),
-        (a, b) => Value::Float(a.float() + b.float()),
+        (Scalar::Int(a), Scalar::Int(b)) => Scalar::Int(a.wrapping_add(b)),
+        (a, b) => Scalar::Float(a.float() + b.float()),
     }
 }
 
-fn multiply(a: Value, b: Value) -> Value {
+fn multiply(a: Scalar, b: Scalar) -> Scalar {
     match (a, b) {
-        (Value::Int(a), Value::Int(b)) => Value::Int(a.wrapping_mul(b)),
-        (a, b) => Value::Float(a.float() * b.float()),
+        (Scalar::Int(a), Scalar::Int(b)) => Scalar::Int(a.wrapping_mul(b)),
+        (a, b) => Scalar::Float(a.float() * b.float()),
     }
 }
 
-fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
+fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(), KernelFault> {
     let bytes = call.bytes(0)?;
     let head = reduction.head();
     let (inputs_at, outputs_at) = (head + CONFIG, head + CONFIG + ONE);
     let tail_at = (outputs_at + TWO).next_multiple_of(8);
     if bytes.len() != tail_at + TAIL {
-        return Err(Fault::Parameters);
+        return Err(KernelFault::Parameters);
     }
-    let number = |at: usize, size: usize| bytes.get(at..at + size).ok_or(Fault::Parameters).and_then(unsigned);
+    let number = |at: usize, size: usize| {
+        bytes
+            .get(at..at + size)
+            .ok_or(KernelFault::Parameters)
+            .and_then(unsigned)
+    };
     let (element, inputs, outputs) = (number(head, 4)?, number(head + 4, 4)?, number(head + 8, 4)?);
     let (source, result) = (number(tail_at, 8)?, number(tail_at + 8, 8)?);
     let (accumulate, is_final, results) = (
@@ -212,7 +220,7 @@ fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(),
     );
     // A reduction in several launches, or with several results, is not computed.
     if element != reduction.carried() || accumulate != 0 || is_final != 1 || results != 1 {
-        return Err(Fault::Parameters);
+        return Err(KernelFault::Parameters);
     }
     if is_too_large(inputs.saturating_mul(outputs), &[reduction.of]) {
         return write_zeros(
@@ -222,11 +230,11 @@ fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(),
             memory,
         );
     }
-    let each_input = Walk::read(&bytes[inputs_at..outputs_at], 1).ok_or(Fault::Parameters)?;
-    let each_output = Walk::read(&bytes[outputs_at..outputs_at + TWO], 2).ok_or(Fault::Parameters)?;
+    let each_input = Walk::read(&bytes[inputs_at..outputs_at], 1).ok_or(KernelFault::Parameters)?;
+    let each_output = Walk::read(&bytes[outputs_at..outputs_at + TWO], 2).ok_or(KernelFault::Parameters)?;
     let factor = match reduction.op {
-        Op::Mean => Value::read(reduction.within, bytes).ok_or(Fault::Parameters)?,
-        _ => Value::Int(1),
+        ReductionOp::Mean => Scalar::read(reduction.within, bytes).ok_or(KernelFault::Parameters)?,
+        _ => Scalar::Int(1),
     };
     let mut raw = [0; 8];
     let raw = &mut raw[..reduction.of.size()];
@@ -236,12 +244,12 @@ fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(),
         for input in 0..inputs {
             memory.read(source + from + each_input.offsets(input)[0], raw)?;
             values.push(
-                Value::read(reduction.of, raw)
-                    .ok_or(Fault::Parameters)?
+                Scalar::read(reduction.of, raw)
+                    .ok_or(KernelFault::Parameters)?
                     .cast(reduction.within),
             );
         }
-        let value = reduction.reduce(&values, factor).ok_or(Fault::Parameters)?;
+        let value = reduction.reduce(&values, factor).ok_or(KernelFault::Parameters)?;
         memory.write(result + to, &value.bytes(reduction.to)[..reduction.to.size()])?;
     }
     Ok(())
@@ -254,11 +262,11 @@ fn write_zeros(
     each_output: &[u8],
     (outputs, result): (u64, u64),
     memory: &dyn Memory,
-) -> Result<(), Fault> {
+) -> Result<(), KernelFault> {
     if reduction.to.is_float() || is_too_large(outputs, &[reduction.to]) {
         return Ok(());
     }
-    let each_output = Walk::read(each_output, 2).ok_or(Fault::Parameters)?;
+    let each_output = Walk::read(each_output, 2).ok_or(KernelFault::Parameters)?;
     for output in 0..outputs {
         let [to, ..] = each_output.offsets(output);
         memory.write(result + to, &[0; 8][..reduction.to.size()])?;

@@ -31,7 +31,7 @@ const MOST_RUNS: usize = 1024;
 
 /// How a kernel uses memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Pattern {
+pub(crate) enum TorchPattern {
     /// `(n, functor, pointers, …)`: contiguous elements, of this size if the functor does not name
     /// it. True: the loader and the storer name the types.
     Contiguous(Option<Functor>, bool, u64),
@@ -55,7 +55,7 @@ pub(crate) struct Lists {
 }
 
 /// The pattern of the kernel of this symbol.
-pub(crate) fn pattern(symbol: &str) -> Option<Pattern> {
+pub(crate) fn pattern(symbol: &str) -> Option<TorchPattern> {
     let place = Symbol(symbol);
     if symbol.starts_with("_ZN2at6native29vectorized_elementwise_kernel")
         || symbol.starts_with("_ZN2at6native27unrolled_elementwise_kernel")
@@ -64,21 +64,21 @@ pub(crate) fn pattern(symbol: &str) -> Option<Pattern> {
             Some((family, functor)) => (family == Family::Cast, Some(functor)),
             None => (place.has("12LoadWithCast"), None),
         };
-        return Some(Pattern::Contiguous(functor, cast, element(place)));
+        return Some(TorchPattern::Contiguous(functor, cast, element(place)));
     }
     if symbol.starts_with("_ZN2at6native18elementwise_kernel") {
         let (cast, functor) = match elementwise::parse(place) {
             Some((family, functor)) => (family == Family::Strided { cast: true }, Some(functor)),
             None => (false, None),
         };
-        return Some(Pattern::Strided(functor, cast, element(place)));
+        return Some(TorchPattern::Strided(functor, cast, element(place)));
     }
     if place.has("multi_tensor_apply_kernel") {
-        return lists(place).map(Pattern::Lists);
+        return lists(place).map(TorchPattern::Lists);
     }
     if place.has("distribution_elementwise_grid_stride_kernel") {
         let (of, _) = place.find("distribution_elementwise_grid_stride_kernelI")?.element()?;
-        return Some(Pattern::Random(of.size() as u64));
+        return Some(TorchPattern::Random(of.size() as u64));
     }
     None
 }
@@ -130,13 +130,13 @@ fn lists(symbol: Symbol<'_>) -> Option<Lists> {
 
 /// The parts that a launch uses, and whether they are exact; `None` if its parameters are not as
 /// expected.
-pub(crate) fn used(pattern: &Pattern, call: &Call<'_>, blocks: u64) -> Option<(Vec<Used>, bool)> {
+pub(crate) fn used(pattern: &TorchPattern, call: &Call<'_>, blocks: u64) -> Option<(Vec<Used>, bool)> {
     match pattern {
-        Pattern::Contiguous(functor, cast, element) => contiguous(call, *functor, *cast, *element),
-        Pattern::Strided(functor, cast, element) => strided(call, *functor, *cast, *element),
+        TorchPattern::Contiguous(functor, cast, element) => contiguous(call, *functor, *cast, *element),
+        TorchPattern::Strided(functor, cast, element) => strided(call, *functor, *cast, *element),
         // If no list is known to be the result, any list may be written.
-        Pattern::Lists(lists) => Some((lists.used(call.bytes(0).ok()?, blocks)?, lists.result.is_some())),
-        Pattern::Random(element) => {
+        TorchPattern::Lists(lists) => Some((lists.used(call.bytes(0).ok()?, blocks)?, lists.result.is_some())),
+        TorchPattern::Random(element) => {
             let count = u64::try_from(call.signed(0).ok()?).ok()?;
             let words = (2..call.params.len()).filter_map(|at| call.bytes(at).ok());
             let pointers = words.flat_map(|bytes| bytes.chunks_exact(8));
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn lists_of_tensors_are_walked_block_by_block() {
         for large in [0, 1] {
-            let Some(Pattern::Lists(lists)) = pattern(MULTIPLY) else {
+            let Some(TorchPattern::Lists(lists)) = pattern(MULTIPLY) else {
                 panic!("no list")
             };
             let one = |start, bytes, access| Used { start, bytes, access };
@@ -364,7 +364,7 @@ mod tests {
                 lists.used(&list(1, large), 1).unwrap(),
                 [one(0x1_0000_0000, 4 * CHUNK, Access::ReadWrite)]
             );
-            let Some(Pattern::Lists(lists)) = pattern(SQRT) else {
+            let Some(TorchPattern::Lists(lists)) = pattern(SQRT) else {
                 panic!("no list")
             };
             let found = lists.used(&list(2, large), 2).unwrap();

@@ -88,35 +88,35 @@ impl Type {
 
 /// One value, of any type.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Value {
+pub(super) enum Scalar {
     /// Every integer type and bool: 64-bit unsigned numbers need the room.
     Int(i128),
     /// Every float type.
     Float(f64),
 }
 
-impl Value {
+impl Scalar {
     /// The value in an element's bytes.
-    pub(super) fn read(of: Type, bytes: &[u8]) -> Option<Value> {
+    pub(super) fn read(of: Type, bytes: &[u8]) -> Option<Scalar> {
         let mut raw = [0; 8];
         raw.get_mut(..of.size())?.copy_from_slice(bytes.get(..of.size())?);
         let [a, b, c, d, ..] = raw;
         let word = u32::from_le_bytes([a, b, c, d]);
         let half = u16::from_le_bytes([a, b]);
         Some(match of {
-            Type::U8 => Value::Int(a.into()),
-            Type::I8 => Value::Int(a.cast_signed().into()),
-            Type::Bool => Value::Int((a != 0).into()),
-            Type::I16 => Value::Int(half.cast_signed().into()),
-            Type::U16 => Value::Int(half.into()),
-            Type::I32 => Value::Int(word.cast_signed().into()),
-            Type::U32 => Value::Int(word.into()),
-            Type::I64 => Value::Int(i64::from_le_bytes(raw).into()),
-            Type::U64 => Value::Int(u64::from_le_bytes(raw).into()),
-            Type::F32 => Value::Float(f32::from_bits(word).into()),
-            Type::F64 => Value::Float(f64::from_le_bytes(raw)),
-            Type::BFloat16 => Value::Float(f32::from_bits(u32::from(half) << 16).into()),
-            Type::Half => Value::Float(half_value(half)),
+            Type::U8 => Scalar::Int(a.into()),
+            Type::I8 => Scalar::Int(a.cast_signed().into()),
+            Type::Bool => Scalar::Int((a != 0).into()),
+            Type::I16 => Scalar::Int(half.cast_signed().into()),
+            Type::U16 => Scalar::Int(half.into()),
+            Type::I32 => Scalar::Int(word.cast_signed().into()),
+            Type::U32 => Scalar::Int(word.into()),
+            Type::I64 => Scalar::Int(i64::from_le_bytes(raw).into()),
+            Type::U64 => Scalar::Int(u64::from_le_bytes(raw).into()),
+            Type::F32 => Scalar::Float(f32::from_bits(word).into()),
+            Type::F64 => Scalar::Float(f64::from_le_bytes(raw)),
+            Type::BFloat16 => Scalar::Float(f32::from_bits(u32::from(half) << 16).into()),
+            Type::Half => Scalar::Float(half_value(half)),
         })
     }
 
@@ -131,9 +131,9 @@ impl Value {
             Type::BFloat16 => bfloat16_bits(self.float_f32()).into(),
             Type::Half => half_bits(self.float()).into(),
             _ => match self {
-                Value::Int(value) => (value & i128::from(u64::MAX)) as u64,
-                Value::Float(value) if of == Type::U64 => value as u64,
-                Value::Float(value) => (value as i64).cast_unsigned(),
+                Scalar::Int(value) => (value & i128::from(u64::MAX)) as u64,
+                Scalar::Float(value) if of == Type::U64 => value as u64,
+                Scalar::Float(value) => (value as i64).cast_unsigned(),
             },
         };
         let mut bytes = bits.to_le_bytes();
@@ -142,30 +142,30 @@ impl Value {
     }
 
     /// The value after a store into an element of this type and a load from it.
-    pub(super) fn cast(self, to: Type) -> Value {
-        Value::read(to, &self.bytes(to)).unwrap_or(self)
+    pub(super) fn cast(self, to: Type) -> Scalar {
+        Scalar::read(to, &self.bytes(to)).unwrap_or(self)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "what the conversion to a float means")]
     pub(super) fn float(self) -> f64 {
         match self {
-            Value::Int(value) => value as f64,
-            Value::Float(value) => value,
+            Scalar::Int(value) => value as f64,
+            Scalar::Float(value) => value,
         }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "what the conversion to a float means")]
     fn float_f32(self) -> f32 {
         match self {
-            Value::Int(value) => value as f32,
-            Value::Float(value) => value as f32,
+            Scalar::Int(value) => value as f32,
+            Scalar::Float(value) => value as f32,
         }
     }
 
     pub(super) fn is_true(self) -> bool {
         match self {
-            Value::Int(value) => value != 0,
-            Value::Float(value) => value != 0.0,
+            Scalar::Int(value) => value != 0,
+            Scalar::Float(value) => value != 0.0,
         }
     }
 }
@@ -253,12 +253,12 @@ mod tests {
 
     #[test]
     fn values_change_type_as_in_c() {
-        let cast = |value, to| Value::cast(value, to);
-        assert_eq!(cast(Value::Int(300), Type::U8), Value::Int(44));
-        assert_eq!(cast(Value::Int(-1), Type::U64), Value::Int(u64::MAX.into()));
-        assert_eq!(cast(Value::Float(-2.7), Type::I32), Value::Int(-2));
-        assert_eq!(cast(Value::Float(0.5), Type::Bool), Value::Int(1));
-        assert_eq!(cast(Value::Int(257), Type::BFloat16), Value::Float(256.0));
-        assert_eq!(cast(Value::Float(0.1), Type::F32), Value::Float(f64::from(0.1f32)));
+        let cast = |value, to| Scalar::cast(value, to);
+        assert_eq!(cast(Scalar::Int(300), Type::U8), Scalar::Int(44));
+        assert_eq!(cast(Scalar::Int(-1), Type::U64), Scalar::Int(u64::MAX.into()));
+        assert_eq!(cast(Scalar::Float(-2.7), Type::I32), Scalar::Int(-2));
+        assert_eq!(cast(Scalar::Float(0.5), Type::Bool), Scalar::Int(1));
+        assert_eq!(cast(Scalar::Int(257), Type::BFloat16), Scalar::Float(256.0));
+        assert_eq!(cast(Scalar::Float(0.1), Type::F32), Scalar::Float(f64::from(0.1f32)));
     }
 }

@@ -5,7 +5,7 @@
 use weft_image::Param;
 
 use super::super::super::testing::Bytes;
-use super::super::super::{Call, Effect, Fault, Memory, find};
+use super::super::super::{Call, KernelEffect, KernelFault, Memory, find};
 
 const FILL: &str =
     "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIiEESt5arrayIPcLm1EELb0EEEviT0_T1_";
@@ -24,7 +24,7 @@ const MAXIMUM: &str = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_13Bi
 const ARANGE: &str = "_ZN50_GLOBAL__N__2fa45684_17_RangeFactories_cu_38772b0829elementwise_kernel_with_indexIiZZZN2at6native15arange_cuda_outERKN3c106ScalarES6_S6_RNS1_6TensorEENKUlvE_clEvENKUlvE2_clEvEUllE_EEvT_T0_PN15function_traitsISD_E11result_typeE";
 
 /// Lays parameters out one after another at these offsets, and runs the kernel.
-fn run(symbol: &str, params: &[(u32, &[u8])], memory: &Bytes) -> Result<(), Fault> {
+fn run(symbol: &str, params: &[(u32, &[u8])], memory: &Bytes) -> Result<(), KernelFault> {
     let places: Vec<_> = params
         .iter()
         .map(|(at, p)| Param {
@@ -36,7 +36,7 @@ fn run(symbol: &str, params: &[(u32, &[u8])], memory: &Bytes) -> Result<(), Faul
     for (at, bytes) in params {
         buffer[*at as usize..][..bytes.len()].copy_from_slice(bytes);
     }
-    let Some(Effect::Compute(compute)) = find(symbol) else {
+    let Some(KernelEffect::Compute(compute)) = find(symbol) else {
         panic!("{symbol} is computed")
     };
     compute(
