@@ -28,7 +28,7 @@ const UTMOST_SLOWDOWN: f64 = 8.0;
 
 /// Weight of a seen end that lowers the slowdown. A higher value replaces the slowdown at once,
 /// because a too early prediction hurts the foreground job. A burst that is shorter than recent
-/// ones raises it in proportion: a copy that took 6 us in place of 6 ns is no slow device.
+/// ones raises it in proportion: a copy that is a thousand times late is no slow device.
 const SLOWDOWN_DECAY: f64 = 0.1;
 
 /// Multiple of the learnt work after which the slowdown's excess over 1 halves without new ends.
