@@ -7,7 +7,7 @@ use crate::queue::ClientSlot;
 
 /// Credit for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grant {
+pub(crate) struct CreditGrant {
     pub slot: ClientSlot,
     /// Unused credit after the grant, ns.
     pub total: Ns,
@@ -19,10 +19,10 @@ pub(crate) struct Grant {
     pub window: Option<(RunAheadWindow, Ns)>,
 }
 
-impl Grant {
+impl CreditGrant {
     /// Credit that a more important launch voids.
-    pub(crate) fn bound(slot: ClientSlot, total: Ns) -> Grant {
-        Grant {
+    pub(crate) fn bound(slot: ClientSlot, total: Ns) -> CreditGrant {
+        CreditGrant {
             slot,
             total,
             bound: true,
@@ -32,10 +32,10 @@ impl Grant {
     }
 
     /// Credit that stays.
-    pub(crate) fn kept(slot: ClientSlot, total: Ns) -> Grant {
-        Grant {
+    pub(crate) fn kept(slot: ClientSlot, total: Ns) -> CreditGrant {
+        CreditGrant {
             bound: false,
-            ..Grant::bound(slot, total)
+            ..CreditGrant::bound(slot, total)
         }
     }
 }
@@ -44,7 +44,7 @@ impl Grant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Grant a client credit.
-    Grant(Grant),
+    Grant(CreditGrant),
     /// Revoke this client's unused credit.
     Revoke(ClientSlot),
     /// Ask again at this time if nothing happens before.

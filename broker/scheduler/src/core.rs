@@ -10,7 +10,7 @@ use weft_protocol::{
 };
 
 use crate::{
-    action::Grant,
+    action::CreditGrant,
     busy_model::Phase,
     client::{ClientState, KernelAtGate, SlowdownBudget},
     config::Config,
@@ -758,7 +758,7 @@ impl Core {
             return;
         }
         if let Some(total) = top_up(&self.state, slot, self.now) {
-            self.asked(out).1.grant(&Grant::bound(slot, total));
+            self.asked(out).1.grant(&CreditGrant::bound(slot, total));
         }
     }
 
@@ -864,7 +864,7 @@ impl Core {
                     if let Some(client) = self.state.get_mut(slot) {
                         client.stuck += 1;
                     }
-                    self.asked(out).1.grant(&Grant::kept(slot, cost));
+                    self.asked(out).1.grant(&CreditGrant::kept(slot, cost));
                 }
                 Some((due, _)) => self.wake_at(Some(due)),
                 None => {}

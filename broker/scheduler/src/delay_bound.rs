@@ -4,7 +4,7 @@
 use weft_protocol::{Ns, PRIORITIES};
 
 use crate::{
-    action::{Action, Grant},
+    action::{Action, CreditGrant},
     busy_model::Phase,
     client::ClientState,
     queue::ClientSlot,
@@ -48,9 +48,9 @@ pub(crate) fn grant_freely(state: &SchedulerState, slot: ClientSlot, now: Ns, bo
         return make_room(state, slot, entry.cost, now);
     }
     let room = state.most_out().saturating_sub(state.exposure_before(slot));
-    Action::Grant(Grant {
+    Action::Grant(CreditGrant {
         bound,
-        ..Grant::bound(slot, entry.cost.max(room))
+        ..CreditGrant::bound(slot, entry.cost.max(room))
     })
 }
 

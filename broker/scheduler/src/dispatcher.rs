@@ -8,7 +8,7 @@
 use weft_protocol::{Ns, credit::RunAheadWindow};
 
 use crate::{
-    action::{Action, Grant},
+    action::{Action, CreditGrant},
     delay_bound::grant_freely,
     event::Decision,
     queue::ClientSlot,
@@ -38,7 +38,7 @@ impl Dispatcher<'_> {
     }
 
     /// Brings a background job's unused credit up to a total.
-    pub(crate) fn grant(&mut self, grant: &Grant) {
+    pub(crate) fn grant(&mut self, grant: &CreditGrant) {
         let (slot, now) = (grant.slot, self.now);
         let window = grant.window.and_then(|(window, again)| {
             self.wake_at(again);
@@ -58,7 +58,7 @@ impl Dispatcher<'_> {
         if let Some(client) = self.state.get_mut(slot) {
             client.starved += 1;
         }
-        self.grant(&Grant::kept(slot, portion));
+        self.grant(&CreditGrant::kept(slot, portion));
     }
 
     /// Revokes a client's unused credit.

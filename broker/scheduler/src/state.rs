@@ -10,7 +10,7 @@ use weft_protocol::{Client, Ns, credit::RunAheadWindow, lane::Mode};
 
 use crate::{
     Config, Counters, Decision,
-    action::Grant,
+    action::CreditGrant,
     busy_model::Phase,
     client::{ClientState, KernelAtGate, LongKernel},
     ledger::CreditLedger,
@@ -624,8 +624,8 @@ impl SchedulerState {
     }
 
     /// Brings a background job's unused credit up to the grant's total.
-    pub(super) fn grant(&mut self, grant: &Grant, now: Ns, out: &mut Vec<Decision>) {
-        let Grant {
+    pub(super) fn grant(&mut self, grant: &CreditGrant, now: Ns, out: &mut Vec<Decision>) {
+        let CreditGrant {
             slot,
             total,
             bound,
@@ -721,10 +721,11 @@ mod tests {
 
     #[test]
     fn who_takes_no_credit_keeps_nobody_from_running_ahead() {
-        let mut state = SchedulerState::new(Config {
+        let config = Config {
             switch_cost: 100 * US,
             ..Config::default()
-        });
+        };
+        let mut state = SchedulerState::new(config, true);
         let slots = equals(&mut state, &[0, 0]);
         let runs_ahead = |state: &SchedulerState| [0, 1].map(|at| state.may_have_window(slots[at], US, 100 * MS));
         assert_eq!(
@@ -748,7 +749,7 @@ mod tests {
 
     #[test]
     fn who_joins_equals_has_no_claim_and_no_debt() {
-        let mut state = SchedulerState::new(Config::default());
+        let mut state = SchedulerState::new(Config::default(), true);
         let slots = equals(&mut state, &[900 * MS, 400 * MS, 300 * MS, 0, 0]);
         let served = |state: &SchedulerState, at: usize| state.get(slots[at]).map(|client| client.served);
         // Another priority: what it used more there is no debt here.

@@ -9,7 +9,7 @@
 use weft_protocol::{Ns, PRIORITIES, lane::HOST_COPY};
 
 use crate::{
-    action::{Action, Grant},
+    action::{Action, CreditGrant},
     queue::ClientSlot,
     state::SchedulerState,
 };
@@ -18,7 +18,7 @@ use crate::{
 pub(super) fn beside_foreground(state: &SchedulerState, until: Ns, now: Ns) -> Action {
     match (0..PRIORITIES).find_map(|class| admitted(state, class, until, now)) {
         // The foreground job's next kernel is not a reason to stop a copy.
-        Some((slot, cost)) => Action::Grant(Grant::kept(slot, cost)),
+        Some((slot, cost)) => Action::Grant(CreditGrant::kept(slot, cost)),
         None => Action::Nothing(Some(until)),
     }
 }

@@ -34,7 +34,7 @@ use super::{
     round_robin::RoundRobin,
 };
 use crate::{
-    action::{Action, Grant},
+    action::{Action, CreditGrant},
     busy_model::Phase,
     delay_bound::{make_room, more_important_runs},
     dispatcher::Dispatcher,
@@ -70,7 +70,7 @@ impl Fikit {
             Phase::Gap { since, until, over } => {
                 let there = self.there.filter(|(_, gap)| *gap == since).map(|(slot, _)| slot);
                 let action = fill(state, there, until, over, now);
-                if let Action::Grant(Grant { slot, .. }) = action
+                if let Action::Grant(CreditGrant { slot, .. }) = action
                     && !copies::waits_with_one(state, slot)
                 {
                     self.there = Some((slot, since));
@@ -134,5 +134,5 @@ fn fill(state: &SchedulerState, there: Option<ClientSlot>, until: Ns, over: Ns, 
     } else {
         0
     };
-    Action::Grant(Grant::bound(entry.slot, entry.cost.max(ahead)))
+    Action::Grant(CreditGrant::bound(entry.slot, entry.cost.max(ahead)))
 }

@@ -4,12 +4,12 @@
 use weft_protocol::{Ns, credit::RunAheadWindow};
 
 use super::room::PolicyView;
-use crate::{action::Grant, config::Config, dispatcher::Dispatcher, queue::ClientSlot};
+use crate::{action::CreditGrant, config::Config, dispatcher::Dispatcher, queue::ClientSlot};
 
 use super::{calm, models::Models};
 
 /// Grant that a more important launch voids, with its window.
-pub(super) fn grant(situation: PolicyView<'_>, slot: ClientSlot, total: Ns) -> Grant {
+pub(super) fn grant(situation: PolicyView<'_>, slot: ClientSlot, total: Ns) -> CreditGrant {
     let (state, now) = (situation.state, situation.now);
     let client = state.get(slot);
     let cost = client.and_then(|client| client.queued).map_or(0, |entry| entry.cost);
@@ -19,10 +19,10 @@ pub(super) fn grant(situation: PolicyView<'_>, slot: ClientSlot, total: Ns) -> G
         true => window(situation, slot),
         false => None,
     };
-    Grant {
+    CreditGrant {
         outlives: situation.launches_to_come(),
         window,
-        ..Grant::bound(slot, total)
+        ..CreditGrant::bound(slot, total)
     }
 }
 
