@@ -712,3 +712,42 @@ def test_a_job_returns_right_after_its_next_broker_began(scene, movable, how):
     done(scene, "resume", job.pid if how == "pid" else "movable")
     assert state(scene, job) == "device"
     right(scene, job)
+
+
+# Two contexts and 3.2 GB: both requests fit next to each other, and not what the first job holds.
+@pytest.mark.parametrize("movable", [4 * GIB], indirect=True, ids=["two jobs"])
+def test_memory_above_a_request_makes_room_for_an_equal(scene, movable, keeper):
+    lender = keeper("lender", 1500, more={"WEFT_BACKING": "movable", "WEFT_MEMORY": "200MiB:1800MiB"})
+    line = "keeps 200 MiB of device memory and gets at most 1.76 GiB; "
+    for command in ("status", "queue"):
+        page = weft(scene, command).stdout
+        assert line in page, page
+    ends, ready = scene.folder / "equal.running", scene.folder / "equal.ready"
+    ends.touch()
+    equal = scene.job([scene.folder / "movable", ready, ends, 70], "equal", more={"WEFT_MEMORY": "2000MiB"})
+    stands(equal, ready)
+    assert state(scene, lender) == "evicted" and "above its request" in lender.stderr(), lender.explain()
+    # Its request stays its own.
+    rows = {row["pid"]: row for row in json.loads(weft(scene, "queue", "--json").stdout)["running"]}
+    row = rows[lender.pid]
+    context = row["share"] - 200 * MIB
+    assert (row["request"], row["limit"]) == (200 * MIB, 1800 * MIB) and 0 < context < GIB / 2, row
+    assert rows[equal.pid]["limit"] is None, rows
+    ends.unlink()
+    scene.finish(equal)
+    assert jobs.wait_until(lambda: state(scene, lender) == "device", BOUND), scene.row(lender)
+    right(scene, lender)
+
+
+def test_a_limit_bounds_a_job_and_needs_movable_memory_to_be_lent(scene):
+    scene.device.settings["SIMGPU_MEMORY"] = str(2 * GIB)
+    scene.broker.start()
+    job = Told(scene, "bounded", WEFT_MEMORY="60MiB:200MiB", WEFT_BACKING="device")
+    seen = job.does("read")
+    assert 150 * MIB < seen["free"] <= 200 * MIB, seen
+    assert [job.take(size * MIB)["result"] for size in (150, 60, 40)] == [0, 2, 0], job.job.explain()
+    assert "never taken back for other jobs" in job.job.stderr(), job.job.explain()
+    job.tell("end")
+    scene.finish(job.job)
+    wrong = weft(scene, "run", "--memory", "8GiB:4GiB", "--", "true")
+    assert wrong.returncode == 2 and "the limit is below the request" in wrong.stderr, wrong

@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 use super::device_share::{self, SmShare};
 use super::libraries::{self, DriverLibrary};
 use weft_api::paths::Places;
+use weft_protocol::amount::MemoryNeed;
 use weft_protocol::latency_budget::{self, LatencyBudget};
 
 /// Variables and warnings for a job.
@@ -58,8 +59,8 @@ pub struct Wishes {
     pub evict_idle: Option<Duration>,
     /// Source of which memory its kernels touch.
     pub evidence: Option<EvidenceOption>,
-    /// Peak memory, bytes.
-    pub memory: Option<u64>,
+    /// Device memory.
+    pub memory: Option<MemoryNeed>,
     /// short, medium or long.
     pub duration: Option<String>,
     /// Longest wait for memory, in seconds, or `no`.
@@ -241,8 +242,7 @@ fn variables(
         set.push(("WEFT_EVIDENCE_FROM", value.into()));
     }
     if let Some(memory) = wishes.memory {
-        // The unit is needed: a small number without one would be rejected.
-        set.push(("WEFT_MEMORY", format!("{memory}b").into()));
+        set.push(("WEFT_MEMORY", memory.to_string().into()));
     }
     if let Some(duration) = &wishes.duration {
         set.push(("WEFT_DURATION", duration.into()));

@@ -20,7 +20,7 @@ use weft_api::job_name;
 use weft_api::mps::MpsMode;
 use weft_api::paths::Places;
 use weft_api::profile_path;
-use weft_protocol::amount;
+use weft_protocol::amount::MemoryNeed;
 use weft_protocol::duration;
 use weft_protocol::latency_budget::{self, LatencyBudget};
 
@@ -58,9 +58,10 @@ pub struct RunArgs {
     #[arg(long)]
     pub profile: Option<String>,
     /// Peak device memory of the job, all its processes together (12GiB, 500MB); the job begins
-    /// when that is free [env: WEFT_MEMORY]
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
-    pub memory: Option<u64>,
+    /// when that is free; REQUEST:LIMIT (8GiB:20GiB): the request is kept for the job, and the
+    /// part above that, up to the limit, is others' when they need it [env: WEFT_MEMORY]
+    #[arg(long, value_name = "BYTES[:LIMIT]", value_parser = memory)]
+    pub memory: Option<MemoryNeed>,
     /// Run time of the job: short (minutes), medium (up to an hour or so) or long; short jobs may
     /// pass long ones in the queue [env: WEFT_DURATION]
     #[arg(long, value_parser = ["short", "medium", "long"])]
@@ -241,7 +242,7 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
     if args.memory.is_none()
         && let Some(text) = variable("WEFT_MEMORY")
     {
-        amount::parse(&text).map_err(|why| format!("WEFT_MEMORY: {why}"))?;
+        memory(&text).map_err(|why| format!("WEFT_MEMORY: {why}"))?;
     }
     if args.duration.is_none()
         && let Some(text) = variable("WEFT_DURATION")
@@ -281,13 +282,13 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
     device_share::check(&|name| std::env::var_os(name).unwrap_or_default()).map(|_| ())
 }
 
-/// Parses an amount; the name of a backing gives a hint to use `--backing`.
-fn bytes(text: &str) -> Result<u64, String> {
+/// Parses a need; the name of a backing gives a hint to use `--backing`.
+fn memory(text: &str) -> Result<MemoryNeed, String> {
     match text {
         "managed" | "device" | "auto" => Err(format!(
             "--memory is an amount (12GiB); for the kind of memory use --backing {text}"
         )),
-        _ => amount::parse(text),
+        _ => text.parse(),
     }
 }
 

@@ -4,9 +4,10 @@
 //! A warning is one line: the fault, its place, and the value used instead.
 #![forbid(unsafe_code)]
 
+use weft_protocol::amount::MemoryNeed;
 use weft_protocol::control::LONGEST_JOB_NAME;
 use weft_protocol::latency_budget::{self, LatencyBudget};
-use weft_protocol::{Ns, PRIORITIES, amount, duration as time_text, priority};
+use weft_protocol::{Ns, PRIORITIES, duration as time_text, priority};
 
 use super::backing_mode::{RequestedBacking, VARIABLE};
 use super::deferral::QueueChoice;
@@ -68,8 +69,8 @@ pub struct Settings {
     pub autostart: bool,
     /// How long a launch spins at the gate before it sleeps, ns.
     pub spin: Ns,
-    /// `WEFT_MEMORY`: the job's peak, bytes.
-    pub memory: Option<u64>,
+    /// `WEFT_MEMORY`: the job's peak, bytes, or its request and limit.
+    pub memory: Option<MemoryNeed>,
     /// `WEFT_DURATION`: short, medium or long.
     pub duration: Option<String>,
     /// `WEFT_WAIT=SECONDS`: longest wait for memory, ns.
@@ -167,13 +168,20 @@ impl Settings {
         let (device_share, complaint) = DeviceShare::read(variable, priority, purpose == Purpose::Serve);
         complaints.extend(complaint);
         let profile = variable("WEFT_PROFILE");
-        let memory = variable("WEFT_MEMORY").and_then(|text| match amount::parse(&text) {
-            Ok(bytes) => Some(bytes),
+        let memory = variable("WEFT_MEMORY").and_then(|text| match text.parse::<MemoryNeed>() {
+            Ok(need) => Some(need),
             Err(complaint) => {
                 complaints.push(format!("WEFT_MEMORY: {complaint}; ignored"));
                 None
             }
         });
+        if memory.is_some_and(|need| need.limit.is_some())
+            && RequestedBacking::parse(variable(VARIABLE).as_deref()) != Ok(RequestedBacking::Movable)
+        {
+            complaints.push(
+                "WEFT_MEMORY: without movable memory (--backing movable) the part above the request is refused when none is free, but never taken back for other jobs".into(),
+            );
+        }
         let duration = variable("WEFT_DURATION").filter(|text| {
             let known = matches!(text.as_str(), "short" | "medium" | "long");
             if !known {
@@ -232,6 +240,11 @@ impl Settings {
             explicit,
         };
         (settings, complaints)
+    }
+
+    /// Most device memory that the job gets, bytes.
+    pub fn limit(&self) -> Option<u64> {
+        self.memory.and_then(|need| need.limit)
     }
 
     pub fn of_process() -> (Settings, Vec<String>) {

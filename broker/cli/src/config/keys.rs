@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use weft_api::metrics_address::MetricsAddress;
 use weft_api::mps::MpsMode;
 use weft_daemon::log_file;
+use weft_protocol::amount::MemoryNeed;
 use weft_protocol::{device_share, duration, latency_budget};
 use weft_scheduler::PolicyName;
 
@@ -131,6 +132,9 @@ pub const KEYS: &[ConfigKey] = &[
     }),
     run_key("slo", "WEFT_SLO", "no limit", |text| {
         drop_value(latency_budget::parse_slo(text))
+    }),
+    run_key("memory", "WEFT_MEMORY", "it grows as memory is free", |text| {
+        drop_value(text.parse::<MemoryNeed>())
     }),
     run_key("duration", "WEFT_DURATION", "medium", |text| {
         one_of(text, &["short", "medium", "long"])

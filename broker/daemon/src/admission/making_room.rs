@@ -4,6 +4,8 @@
 //!
 //! * Only for a job whose need is known, and only if all of it can begin then; for a job whose own
 //!   memory is about to return; or for a running job that waits for more.
+//! * Memory that a job has above its request ([`Admission::lent`]) also moves for a job of its own
+//!   priority or below that waits to begin, or returns with no more than its request.
 //! * The fewest jobs, and of those the fewest bytes. No job twice within [`APART_NS`].
 //! * A job returns by the broker's order only if it left for that, and with its declared need.
 //!   `weft pause --evict` stays.
@@ -59,11 +61,18 @@ pub struct RoomMaking {
     begun: Option<Ns>,
 }
 
+/// A job that leaves, its bytes, and whether it gives only the lent ones.
+pub type Leaving = (Job, u64, bool);
+
+/// A job that needs room: its request, the bytes, and whether it needs them to begin or to return
+/// with no more than it requested.
+type Seeking<'a> = (&'a Ask, u64, bool);
+
 /// Orders of a check.
 #[derive(Debug, Default)]
 pub struct RoomOrders {
-    /// The job that gets room, and the jobs that leave for it with their bytes.
-    pub leave: Option<(Job, Vec<(Job, u64)>)>,
+    /// The job that gets room, and those that leave for it.
+    pub leave: Option<(Job, Vec<Leaving>)>,
     /// Jobs that return.
     pub back: Vec<Job>,
 }
@@ -127,7 +136,7 @@ impl RoomMaking {
         let is_enough = leaving > 0 && rest <= machine.obtainable(job);
         let can = is_enough
             || self
-                .room(now, (machine, &view), jobs, (&own.ask, rest, own.device))
+                .room(now, (machine, &view), jobs, ((&own.ask, rest, false), own.device))
                 .is_some();
         if can {
             self.grown.insert(job, now);
@@ -149,60 +158,83 @@ impl RoomMaking {
         (machine, view): (&Admission, &AdmissionView),
         jobs: &JobTable,
         growth: &Growth,
-    ) -> Option<(Job, Vec<(Job, u64)>)> {
+    ) -> Option<(Job, Vec<Leaving>)> {
         let returning = view.running.iter().flat_map(|running| {
-            let gang = jobs.gang(running.ask.job);
-            let (returns, all) = gang.map_or((0, 0), |gang| (returning(gang), to_return(gang)));
+            let job = running.ask.job;
+            let (returns, all) = jobs
+                .gang(job)
+                .map_or((0, 0), |gang| (returning(gang), to_return(machine, job, gang)));
             let needs = [all, returns].into_iter().filter(move |_| returns > 0);
-            needs.map(move |needs| (&running.ask, needs, vec![running.device]))
+            let asked = |needs| (&running.ask, needs, needs <= running.ask.need.peak);
+            needs.map(move |needs| (asked(needs), vec![running.device]))
         });
         let mut growing: Vec<_> = growers(view, growth).collect();
         growing.sort_by_key(|(ask, ..)| ask.priority);
         let growing = growing
             .into_iter()
-            .map(|(ask, lacks, device)| (ask, lacks, vec![device]));
+            .map(|(ask, lacks, device)| ((ask, lacks, false), vec![device]));
         let known = view.waiting.iter();
         let known = known.filter(|waiter| now.saturating_sub(waiter.arrived) >= NEWCOMER_NS);
         let known = known.filter(|waiter| waiter.lack.is_some() && waiter.capped.is_none() && !waiter.suspended);
-        let waiting = known.map(|waiter| (&waiter.ask, waiter.needs, waiter.ask.devices.clone()));
-        for (ask, needs, on) in returning.chain(growing).chain(waiting) {
+        let waiting = known.map(|waiter| ((&waiter.ask, waiter.needs, true), waiter.ask.devices.clone()));
+        for (seeking, on) in returning.chain(growing).chain(waiting) {
             let may = |device: DeviceId| on.is_empty() || on.contains(&device);
             for (device, ..) in view.devices.iter().filter(|(device, ..)| may(device.id)) {
-                if let Some(chosen) = self.room(now, (machine, view), jobs, (ask, needs, device.id)) {
-                    self.ordered.extend(chosen.iter().map(|(job, _)| (*job, now)));
-                    return Some((ask.job, chosen));
+                if let Some(chosen) = self.room(now, (machine, view), jobs, (seeking, device.id)) {
+                    self.ordered.extend(chosen.iter().map(|(job, ..)| (*job, now)));
+                    return Some((seeking.0.job, chosen));
                 }
             }
         }
         None
     }
 
-    /// Less important jobs whose memory is enough for these bytes there, with the free ones and
-    /// those that jobs may have and do not hold. `None`: there are none, or the bytes are free.
+    /// Jobs whose memory is enough for these bytes there, with the free ones and those that jobs
+    /// may have and do not hold. `None`: there are none, or the bytes are free.
     fn room(
         &self,
         now: Ns,
         (machine, view): (&Admission, &AdmissionView),
         jobs: &JobTable,
-        (ask, needs, on): (&Ask, u64, DeviceId),
-    ) -> Option<Vec<(Job, u64)>> {
+        ((ask, needs, requested), on): (Seeking<'_>, DeviceId),
+    ) -> Option<Vec<Leaving>> {
         let (.., free) = view.devices.iter().find(|(device, ..)| device.id == on)?;
         let unheld: HashMap<Job, u64> = machine.all_unheld(on, ask.job, ask.priority).collect();
         let free = unheld.values().fold(*free, |free, bytes| free.saturating_add(*bytes));
-        let lower = |job: &Job| {
-            let running = view.running.iter().find(|running| running.ask.job == *job);
-            running.is_some_and(|running| running.ask.priority > ask.priority)
-        };
         let candidates: Vec<(Job, u64)> = jobs
             .on(on)
-            .filter(|(job, _)| lower(job) && self.may_leave(*job, now))
+            .filter(|(job, _)| *job != ask.job && self.may_leave(*job, now))
             .map(|(job, gang)| {
                 let gains: u64 = gang.members.values().map(gain).sum();
+                let gains = gains.min(machine.yields(job, ask.priority, requested));
                 (job, gains.saturating_sub(unheld.get(&job).copied().unwrap_or(0)))
             })
             .filter(|(_, bytes)| *bytes > 0)
             .collect();
-        enough(needs.saturating_sub(free), &candidates)
+        let chosen = enough(needs.saturating_sub(free), &candidates)?;
+        let is_lent = |job| machine.yields(job, ask.priority, false) == 0;
+        Some(
+            chosen
+                .into_iter()
+                .map(|(job, bytes)| (job, bytes, is_lent(job)))
+                .collect(),
+        )
+    }
+
+    /// Whether a more important job than this one waits, returns, or has just grown.
+    pub fn is_outranked(&self, job: Job, view: &AdmissionView, jobs: &JobTable) -> bool {
+        let Some(own) = view.running.iter().find(|running| running.ask.job == job) else {
+            return false;
+        };
+        let more_important = |ask: &Ask| ask.priority < own.ask.priority;
+        let grows = |other: &RunningView| other.device == own.device && self.grown.contains_key(&other.ask.job);
+        let returns = |other: &Job| jobs.gang(*other).is_some_and(|gang| returning(gang) > 0);
+        view.waiting.iter().any(|waiter| more_important(&waiter.ask))
+            || view
+                .running
+                .iter()
+                .filter(|other| more_important(&other.ask))
+                .any(|other| returns(&other.ask.job) || grows(other))
     }
 
     /// Whether a job did not leave lately.
@@ -240,16 +272,8 @@ impl RoomMaking {
                 let Some(gang) = jobs.gang(running.ask.job) else {
                     continue;
                 };
-                let needs = to_return(gang);
-                let more_important = |ask: &Ask| ask.priority < running.ask.priority;
-                let grows = |other: &RunningView| other.device == device.id && self.grown.contains_key(&other.ask.job);
-                let returns = |other: &Job| jobs.gang(*other).is_some_and(|gang| returning(gang) > 0);
-                let waits = view.waiting.iter().any(|waiter| more_important(&waiter.ask))
-                    || view
-                        .running
-                        .iter()
-                        .filter(|other| more_important(&other.ask))
-                        .any(|other| returns(&other.ask.job) || grows(other));
+                let needs = to_return(machine, running.ask.job, gang);
+                let waits = self.is_outranked(running.ask.job, view, jobs);
                 let room = match self.may_leave(running.ask.job, now) {
                     true => machine.obtainable(running.ask.job),
                     false => *free,
@@ -313,12 +337,15 @@ fn returning(gang: &Gang) -> u64 {
     gang.members.values().map(Member::returning).sum()
 }
 
-/// Bytes that a job claims for its return: those on the host, or the rest of its declared need.
-fn to_return(gang: &Gang) -> u64 {
+/// Bytes that a job claims for its return: those on the host, or the rest of its declared need. A
+/// job with a limit may have its request already.
+fn to_return(machine: &Admission, job: Job, gang: &Gang) -> u64 {
     let on_host = |member: &Member| member.eviction().evicted.load(Ordering::Relaxed);
     let sum = |of: fn(&Member) -> u64| gang.members.values().map(of).sum::<u64>();
     let declared = if gang.declared { gang.asked } else { 0 };
-    sum(on_host).max(declared.saturating_sub(sum(Member::quota)))
+    let kept = machine.limit(job).map_or(0, |_| sum(Member::spare).min(gang.asked));
+    let on_host = sum(on_host).saturating_sub(kept);
+    on_host.max(declared.saturating_sub(sum(Member::quota)))
 }
 
 /// Bytes that others get if this client's movable memory leaves.

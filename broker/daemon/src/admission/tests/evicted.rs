@@ -153,3 +153,49 @@ fn a_job_returns_to_memory_that_a_sleeping_one_does_not_hold_once_it_may_move_ag
     broker.handle.more(low.client, 4 * GB, 0);
     assert!(quota() >= 5 * GB, "{}", quota());
 }
+
+#[test]
+fn an_equal_gets_what_a_job_has_above_its_request_and_a_more_important_job_all() {
+    let mut broker = Broker::begin(None);
+    let pids = [Somebody::new(), Somebody::new(), Somebody::new()];
+    let lender = broker.new_job(pids[0].pid(), "lender".into());
+    let wants = Wants {
+        uuid: "gpu".into(),
+        total: 8 * GB,
+        memory: Some(2 * GB),
+        limit: Some(6 * GB),
+        gang: "lender".into(),
+        processes: 1,
+        ..Wants::default()
+    };
+    broker.handle.wants(&lender, &ToTheClient::nobody(), wants);
+    broker.handle.more(lender.client, 3 * GB, 0);
+    let quota = || lender.lane.admission_slot.quota.load(Ordering::Relaxed);
+    assert_eq!(quota(), 5 * GB);
+    broker.handle.more(lender.client, 2 * GB, 0);
+    assert_eq!(quota(), 5 * GB, "7 are more than its limit");
+    let slot = &lender.lane.eviction;
+    let order = || slot.order.load(Ordering::Relaxed);
+    lender.lane.counters.memory.store(5 * GB, Ordering::Relaxed);
+    slot.movable.store(5 * GB, Ordering::Relaxed);
+    slot.set_residence(Residence::Device, 0, 0);
+    let equal = broker.comes(pids[1].pid(), "equal", 4 * GB, None);
+    assert!(soon(&broker, || evicts(order())));
+    let left = order();
+    lender.lane.counters.memory.store(0, Ordering::Relaxed);
+    slot.set_cause(EvictionCause::Room);
+    slot.set_residence(Residence::Evicted, 5 * GB, 1);
+    slot.answered.store(left, Ordering::Relaxed);
+    assert!(soon(&broker, || standing(&equal) == AdmissionState::Admitted));
+    assert_eq!(quota(), 2 * GB, "its request is kept");
+    // A more important job needs it.
+    let high = broker.comes(pids[2].pid(), "high", 3 * GB, None);
+    broker.handle.priority(high.client, 2);
+    assert!(soon(&broker, || standing(&high) == AdmissionState::Admitted));
+    assert_eq!(quota(), 1);
+    for other in [&equal, &high] {
+        broker.handle.gone(other.client);
+    }
+    free_memory::until(&broker, || order() != left);
+    assert!(!evicts(order()));
+}
