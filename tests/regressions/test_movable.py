@@ -726,7 +726,7 @@ def test_memory_above_a_request_makes_room_for_an_equal(scene, movable, keeper):
     ends.touch()
     equal = scene.job([scene.folder / "movable", ready, ends, 70], "equal", more={"WEFT_MEMORY": "2000MiB"})
     stands(equal, ready)
-    assert state(scene, lender) == "evicted" and "above its request" in lender.stderr(), lender.explain()
+    assert state(scene, lender) == "evicted" and "the part above its request" in lender.stderr(), lender.explain()
     # Its request stays its own.
     rows = {row["pid"]: row for row in json.loads(weft(scene, "queue", "--json").stdout)["running"]}
     row = rows[lender.pid]
@@ -751,3 +751,42 @@ def test_a_limit_bounds_a_job_and_needs_movable_memory_to_be_lent(scene):
     scene.finish(job.job)
     wrong = weft(scene, "run", "--memory", "8GiB:4GiB", "--", "true")
     assert wrong.returncode == 2 and "the limit is below the request" in wrong.stderr, wrong
+
+
+# Two contexts and 3.2 GB.
+@pytest.mark.parametrize("movable", [4 * GIB], indirect=True, ids=["two jobs"])
+@pytest.mark.parametrize("longest", [None, "1s"], ids=["no bound", "bound"])
+def test_a_job_that_was_away_for_long_returns_before_those_that_wait(scene, movable, keeper, longest):
+    more = {"WEFT_LONGEST_EVICTED": longest} if longest else {}
+    low = keeper("low", 1500, more={"WEFT_BACKING": "movable", "WEFT_MEMORY": "1600MiB", "WEFT_PRIORITY": "7", **more})
+    ends = {name: scene.folder / f"{name}.running" for name in ("service", "next")}
+    readies = {name: scene.folder / f"{name}.ready" for name in ends}
+
+    def start(name, priority):
+        ends[name].touch()
+        own = {"WEFT_MEMORY": "2000MiB", "WEFT_PRIORITY": priority, "WEFT_BACKING": "device", "WEFT_WAIT": str(int(BOUND))}
+        return scene.job([scene.folder / "movable", readies[name], ends[name], 70], name, more=own)
+
+    service = start("service", "2")
+    stands(service, readies["service"])
+    assert state(scene, low) == "evicted", scene.row(low)
+    following = start("next", "7")
+    told = "as long as --longest-evicted allows"
+    if longest:
+        assert jobs.wait_until(lambda: told in low.stderr(), BOUND), low.explain()
+    else:
+        assert jobs.wait_until(lambda: "waits for device memory" in following.stderr(), BOUND), following.explain()
+    ends["service"].unlink()
+    scene.finish(service)
+    first = (lambda: state(scene, low) == "device") if longest else readies["next"].exists
+    assert jobs.wait_until(first, BOUND), f"{scene.row(low)}\n{following.explain()}"
+    assert readies["next"].exists() != bool(longest)
+    if longest:
+        scene.running.unlink()
+        scene.finish(low)
+        stands(following, readies["next"])
+    ends["next"].unlink()
+    scene.finish(following)
+    if not longest:
+        right(scene, low)
+    assert b"all as it should be" in low.stdout() and (told in low.stderr()) == bool(longest), low.explain()

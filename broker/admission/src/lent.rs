@@ -10,6 +10,21 @@
 
 use super::need::Job;
 use super::state::Admission;
+use weft_protocol::Ns;
+
+/// Time for which a job that began keeps its memory from an overdue equal, ns.
+const SETTLED_NS: Ns = 600_000_000_000;
+
+/// Why a job needs room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoomNeed {
+    /// It runs and wants more than its request.
+    Growth,
+    /// To begin, or to return with no more than its request.
+    Request,
+    /// Its memory made room for others for as long as it allows.
+    Overdue,
+}
 
 impl Admission {
     /// The limit of a running job, bytes without contexts.
@@ -27,13 +42,17 @@ impl Admission {
         above.unwrap_or(0)
     }
 
-    /// Bytes of a running job that a request of this priority gets if the job's memory moves: all
-    /// of a less important job; else the lent ones, if the need was `requested`.
-    pub fn yields(&self, job: Job, priority: u8, requested: bool) -> u64 {
-        match self.running.get(&job) {
-            Some(own) if own.ask.priority > priority => own.share,
-            Some(_) if requested => self.lent(job),
-            _ => 0,
+    /// Bytes of a running job that another one of this priority gets if the job's memory moves: all
+    /// of a less important job, and of an equal one without a limit that began [`SETTLED_NS`] ago
+    /// if the other one is overdue; else the lent ones, except for growth.
+    pub fn yields(&self, job: Job, (priority, need, now): (u8, RoomNeed, Ns)) -> u64 {
+        let Some(own) = self.running.get(&job) else { return 0 };
+        let settled = own.ask.need.limit.is_none() && now.saturating_sub(own.since) >= SETTLED_NS;
+        match need {
+            _ if own.ask.priority > priority => own.share,
+            RoomNeed::Overdue if own.ask.priority == priority && settled => own.share,
+            RoomNeed::Growth => 0,
+            _ => self.lent(job),
         }
     }
 

@@ -99,6 +99,7 @@ pub use config::{AdmissionConfig, AdmissionPolicy};
 pub use custom_order::{CustomOrder, WaiterFit, Waiters};
 pub use event::{Ask, Decision, Event, Never};
 pub use forecast::Expectation;
+pub use lent::RoomNeed;
 pub use load::{Lack, Load};
 pub use model::{AdmissionView, RunningView, WaiterView};
 pub use need::{Backing, Device, DeviceId, DurationClass, Job, Need, User};

@@ -57,6 +57,8 @@ pub struct Wishes {
     pub backing: Option<BackingOption>,
     /// Time without a call after which its movable memory leaves the device.
     pub evict_idle: Option<Duration>,
+    /// Longest time for which its movable memory makes room for other jobs.
+    pub longest_evicted: Option<Duration>,
     /// Source of which memory its kernels touch.
     pub evidence: Option<EvidenceOption>,
     /// Device memory.
@@ -231,8 +233,11 @@ fn variables(
         };
         set.push(("WEFT_BACKING", value.into()));
     }
-    if let Some(idle) = wishes.evict_idle {
-        set.push(("WEFT_EVICT_IDLE", format!("{}s", idle.as_secs_f64()).into()));
+    for (name, time) in [
+        ("WEFT_EVICT_IDLE", wishes.evict_idle),
+        ("WEFT_LONGEST_EVICTED", wishes.longest_evicted),
+    ] {
+        set.extend(time.map(|time| (name, format!("{}s", time.as_secs_f64()).into())));
     }
     if let Some(evidence) = wishes.evidence {
         let value = match evidence {

@@ -58,6 +58,7 @@ _FORMS = {
     "duration": (re.compile("short|medium|long"), '"short", "medium" or "long"'),
     "backing": (re.compile("device|managed|auto|movable"), '"device", "managed", "auto" or "movable"'),
     "evict_idle": (_SPAN, 'a time such as "10m"'),
+    "longest_evicted": (_SPAN, 'a time such as "30m"'),
     "name": (re.compile(r"[^\n]{1,64}"), "1 to 64 characters"),
     "profile": (re.compile(r"[^\n]+"), "a name or a file"),
 }

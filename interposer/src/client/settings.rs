@@ -77,6 +77,8 @@ pub struct Settings {
     pub wait: Option<Ns>,
     /// `WEFT_WAIT=no`: end instead of waiting for memory.
     pub no_wait: bool,
+    /// `WEFT_LONGEST_EVICTED`: time for which movable memory makes room for other jobs, ns.
+    pub longest_evicted: Option<Ns>,
     /// `WEFT_EVICT_IDLE`: time without a call after which movable memory leaves the device, ns.
     pub evict_idle: Option<Ns>,
     /// `WEFT_GANG`: name shared by the processes of one job.
@@ -204,13 +206,16 @@ impl Settings {
                     None
                 }
             });
-        let evict_idle = variable("WEFT_EVICT_IDLE").and_then(|text| match time_text::parse_some(&text) {
-            Ok(time) => Some(u64::try_from(time.as_nanos()).unwrap_or(Ns::MAX)),
-            Err(complaint) => {
-                complaints.push(format!("WEFT_EVICT_IDLE: {complaint}; ignored"));
-                None
-            }
-        });
+        let mut time = |name: &str| {
+            variable(name).and_then(|text| match time_text::parse_some(&text) {
+                Ok(time) => Some(u64::try_from(time.as_nanos()).unwrap_or(Ns::MAX)),
+                Err(complaint) => {
+                    complaints.push(format!("{name}: {complaint}; ignored"));
+                    None
+                }
+            })
+        };
+        let (evict_idle, longest_evicted) = (time("WEFT_EVICT_IDLE"), time("WEFT_LONGEST_EVICTED"));
         let gang = variable("WEFT_GANG").unwrap_or_default();
         let processes = variable("LOCAL_WORLD_SIZE")
             .and_then(|text| text.parse().ok())
@@ -232,6 +237,7 @@ impl Settings {
             wait,
             no_wait,
             evict_idle,
+            longest_evicted,
             gang,
             processes,
             user,
@@ -324,13 +330,14 @@ mod tests {
             ("WEFT_DURATION", "eternal"),
             ("WEFT_WAIT", "a while"),
             ("WEFT_EVICT_IDLE", "soon"),
+            ("WEFT_LONGEST_EVICTED", "long"),
             ("WEFT_SLOWDOWN", "2"),
             ("WEFT_SLO", "50"),
             ("WEFT_DEVICE_PRIORITIES", "maybe"),
             ("WEFT_OUTCOME", "1"),
             ("WEFT_QUEUE", "foo"),
         ]);
-        assert_eq!(complaints.len(), 12);
+        assert_eq!(complaints.len(), 13);
     }
 
     #[test]

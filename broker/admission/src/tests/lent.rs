@@ -99,7 +99,10 @@ impl Device16 {
         self.tell(Event::Tick);
         let view = self.machine.view();
         let Some(waiter) = view.waiting.first() else { return };
-        let lent = |job: &u64| self.machine.yields(Job(*job), waiter.ask.priority, true);
+        let lent = |job: &u64| {
+            self.machine
+                .yields(Job(*job), (waiter.ask.priority, RoomNeed::Request, self.now))
+        };
         let movable = self.jobs.iter().filter(|(_, of)| of.movable).map(|(job, _)| *job);
         let lenders: Vec<(u64, u64)> = movable
             .map(|job| (job, lent(&job)))
@@ -144,11 +147,26 @@ fn memory_that_does_not_move_is_kept_while_it_is_held() {
     of.serve();
     assert!(of.share(2).is_some());
     assert_eq!(
-        of.machine.yields(Job(1), 4, false),
+        of.machine.yields(Job(1), (4, RoomNeed::Growth, of.now)),
         of.share(1).unwrap(),
         "all is a more important job's"
     );
-    assert_eq!(of.machine.yields(Job(1), 5, false), 0, "growth does not move others");
+    assert_eq!(
+        of.machine.yields(Job(1), (5, RoomNeed::Growth, of.now)),
+        0,
+        "growth does not move others"
+    );
+}
+
+#[test]
+fn an_overdue_job_moves_an_equal_that_began_ten_minutes_ago() {
+    let mut bench = Bench::new(AdmissionPolicy::Weft);
+    assert_eq!(bench.asks(ask(1, 1, 8 * GB, 600)), [1]);
+    let overdue = |bench: &Bench, priority| bench.machine.yields(Job(1), (priority, RoomNeed::Overdue, bench.now));
+    assert_eq!(overdue(&bench, 5), 0);
+    bench.now += 600 * S;
+    assert_eq!(overdue(&bench, 5), 8 * GB + CONTEXT_BYTES);
+    assert_eq!(overdue(&bench, 6), 0, "it is more important");
 }
 
 #[derive(Debug, Clone)]

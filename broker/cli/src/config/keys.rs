@@ -152,6 +152,9 @@ pub const KEYS: &[ConfigKey] = &[
     run_key("evict-idle", "WEFT_EVICT_IDLE", "never", |text| {
         drop_value(duration::parse_some(text))
     }),
+    run_key("longest-evicted", "WEFT_LONGEST_EVICTED", "no limit", |text| {
+        drop_value(duration::parse_some(text))
+    }),
     run_key("gpu", "WEFT_GPU", "the job chooses", |_| Ok(())),
     run_key("queue", "WEFT_QUEUE", "on", |text| {
         one_of(text, &["on", "off", "always", "true", "false"])

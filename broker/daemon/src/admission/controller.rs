@@ -154,6 +154,11 @@ impl Controller {
     }
 
     #[cfg(test)]
+    pub fn room_orders(&mut self, now: Ns) -> super::making_room::RoomOrders {
+        self.room.check(now, &self.machine, &self.jobs, &self.growth)
+    }
+
+    #[cfg(test)]
     pub fn room(&mut self) -> &mut RoomMaking {
         &mut self.room
     }
@@ -1225,13 +1230,9 @@ impl Controller {
         let orders = self.room.check(now, &self.machine, &self.jobs, &self.growth);
         if let Some((waiting, leave)) = orders.leave {
             let of = |job: Job| self.jobs.gang(job).map_or_else(String::new, Gang::called);
-            for (job, bytes, is_lent) in &leave {
+            for (job, bytes, why) in &leave {
                 self.log(*job, format_args!("leaves {} to {waiting:?}", shown(*bytes)));
                 if let Some(gang) = self.jobs.gang(*job) {
-                    let why = match is_lent {
-                        true => "needs what it has above its request",
-                        false => "is more important and needs it",
-                    };
                     gang.say(&format!(
                         "its memory moves to the host, because {} {why}; it comes back by itself",
                         of(waiting)

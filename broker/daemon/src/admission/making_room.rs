@@ -6,6 +6,8 @@
 //!   memory is about to return; or for a running job that waits for more.
 //! * Memory that a job has above its request ([`Admission::lent`]) also moves for a job of its own
 //!   priority or below that waits to begin, or returns with no more than its request.
+//! * A job whose memory made room for as long as it allows (`--longest-evicted`) also moves equal
+//!   jobs that began some time ago ([`Admission::yields`]).
 //! * The fewest jobs, and of those the fewest bytes. No job twice within [`APART_NS`].
 //! * A job returns by the broker's order only if it left for that, and with its declared need.
 //!   `weft pause --evict` stays.
@@ -19,7 +21,7 @@ use std::sync::atomic::Ordering;
 use super::growth::Growth;
 use super::job_table::{Gang, JobTable};
 use super::member::Member;
-use weft_admission::{Admission, AdmissionView, Ask, DeviceId, Job, RunningView};
+use weft_admission::{Admission, AdmissionView, Ask, DeviceId, Job, RoomNeed, RunningView};
 use weft_protocol::Ns;
 use weft_protocol::eviction::{EvictionCause, Residence, evicts};
 
@@ -61,12 +63,11 @@ pub struct RoomMaking {
     begun: Option<Ns>,
 }
 
-/// A job that leaves, its bytes, and whether it gives only the lent ones.
-pub type Leaving = (Job, u64, bool);
+/// A job that leaves, its bytes, and why the other one gets them, for its user.
+pub type Leaving = (Job, u64, &'static str);
 
-/// A job that needs room: its request, the bytes, and whether it needs them to begin or to return
-/// with no more than it requested.
-type Seeking<'a> = (&'a Ask, u64, bool);
+/// A job that needs room: its request, the bytes, and why.
+type Seeking<'a> = (&'a Ask, u64, RoomNeed);
 
 /// Orders of a check.
 #[derive(Debug, Default)]
@@ -136,7 +137,12 @@ impl RoomMaking {
         let is_enough = leaving > 0 && rest <= machine.obtainable(job);
         let can = is_enough
             || self
-                .room(now, (machine, &view), jobs, ((&own.ask, rest, false), own.device))
+                .room(
+                    now,
+                    (machine, &view),
+                    jobs,
+                    ((&own.ask, rest, RoomNeed::Growth), own.device),
+                )
                 .is_some();
         if can {
             self.grown.insert(job, now);
@@ -165,18 +171,29 @@ impl RoomMaking {
                 .gang(job)
                 .map_or((0, 0), |gang| (returning(gang), to_return(machine, job, gang)));
             let needs = [all, returns].into_iter().filter(move |_| returns > 0);
-            let asked = |needs| (&running.ask, needs, needs <= running.ask.need.peak);
-            needs.map(move |needs| (asked(needs), vec![running.device]))
+            let overdue = |gang: &Gang| gang.members.values().any(|member| member.eviction().is_overdue());
+            let overdue = jobs.gang(job).is_some_and(overdue);
+            let why = move |needs| match needs <= running.ask.need.peak {
+                _ if overdue => RoomNeed::Overdue,
+                true => RoomNeed::Request,
+                false => RoomNeed::Growth,
+            };
+            needs.map(move |needs| ((&running.ask, needs, why(needs)), vec![running.device]))
         });
         let mut growing: Vec<_> = growers(view, growth).collect();
         growing.sort_by_key(|(ask, ..)| ask.priority);
         let growing = growing
             .into_iter()
-            .map(|(ask, lacks, device)| ((ask, lacks, false), vec![device]));
+            .map(|(ask, lacks, device)| ((ask, lacks, RoomNeed::Growth), vec![device]));
         let known = view.waiting.iter();
         let known = known.filter(|waiter| now.saturating_sub(waiter.arrived) >= NEWCOMER_NS);
         let known = known.filter(|waiter| waiter.lack.is_some() && waiter.capped.is_none() && !waiter.suspended);
-        let waiting = known.map(|waiter| ((&waiter.ask, waiter.needs, true), waiter.ask.devices.clone()));
+        let waiting = known.map(|waiter| {
+            (
+                (&waiter.ask, waiter.needs, RoomNeed::Request),
+                waiter.ask.devices.clone(),
+            )
+        });
         for (seeking, on) in returning.chain(growing).chain(waiting) {
             let may = |device: DeviceId| on.is_empty() || on.contains(&device);
             for (device, ..) in view.devices.iter().filter(|(device, ..)| may(device.id)) {
@@ -196,7 +213,7 @@ impl RoomMaking {
         now: Ns,
         (machine, view): (&Admission, &AdmissionView),
         jobs: &JobTable,
-        ((ask, needs, requested), on): (Seeking<'_>, DeviceId),
+        ((ask, needs, why), on): (Seeking<'_>, DeviceId),
     ) -> Option<Vec<Leaving>> {
         let (.., free) = view.devices.iter().find(|(device, ..)| device.id == on)?;
         let unheld: HashMap<Job, u64> = machine.all_unheld(on, ask.job, ask.priority).collect();
@@ -206,19 +223,18 @@ impl RoomMaking {
             .filter(|(job, _)| *job != ask.job && self.may_leave(*job, now))
             .map(|(job, gang)| {
                 let gains: u64 = gang.members.values().map(gain).sum();
-                let gains = gains.min(machine.yields(job, ask.priority, requested));
+                let gains = gains.min(machine.yields(job, (ask.priority, why, now)));
                 (job, gains.saturating_sub(unheld.get(&job).copied().unwrap_or(0)))
             })
             .filter(|(_, bytes)| *bytes > 0)
             .collect();
         let chosen = enough(needs.saturating_sub(free), &candidates)?;
-        let is_lent = |job| machine.yields(job, ask.priority, false) == 0;
-        Some(
-            chosen
-                .into_iter()
-                .map(|(job, bytes)| (job, bytes, is_lent(job)))
-                .collect(),
-        )
+        let told = |job| match machine.yields(job, (ask.priority, RoomNeed::Growth, now)) {
+            0 if machine.limit(job).is_some() => "needs the part above its request",
+            0 => "made room for as long as it may",
+            _ => "is more important and needs it",
+        };
+        Some(chosen.into_iter().map(|(job, bytes)| (job, bytes, told(job))).collect())
     }
 
     /// Whether a more important job than this one waits, returns, or has just grown.

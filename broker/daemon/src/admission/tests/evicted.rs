@@ -52,7 +52,8 @@ fn soon(broker: &Broker, holds: impl Fn() -> bool) -> bool {
 
 /// A job that holds 5 GiB on the device, of which 4 can move.
 fn movable(broker: &mut Broker, process: &Somebody) -> Arc<Entry> {
-    let low = broker.comes(process.pid(), "low", 5 * GB, None);
+    let name = format!("low {}", process.pid());
+    let low = broker.comes(process.pid(), &name, 5 * GB, None);
     let slot = &low.lane.eviction;
     low.lane.counters.memory.store(5 * GB, Ordering::Relaxed);
     slot.movable.store(4 * GB, Ordering::Relaxed);
@@ -198,4 +199,29 @@ fn an_equal_gets_what_a_job_has_above_its_request_and_a_more_important_job_all()
     }
     free_memory::until(&broker, || order() != left);
     assert!(!evicts(order()));
+}
+
+#[test]
+fn a_job_that_is_overdue_moves_an_equal_after_ten_minutes() {
+    let mut broker = Broker::begin(None);
+    let (one, two) = (Somebody::new(), Somebody::new());
+    let away = movable(&mut broker, &one);
+    let slot = &away.lane.eviction;
+    let order = slot.give_order(true, EvictionCause::Room);
+    away.lane.counters.memory.store(GB, Ordering::Relaxed);
+    slot.set_cause(EvictionCause::Room);
+    slot.set_residence(Residence::Evicted, 4 * GB, 1);
+    slot.answered.store(order, Ordering::Relaxed);
+    assert!(soon(&broker, || away.lane.admission_slot.quota.load(Ordering::Relaxed) == GB));
+    let equal = movable(&mut broker, &two);
+    assert_eq!(standing(&equal), AdmissionState::Admitted);
+    let leaves = |minutes: u64| {
+        let mut controller = broker.handle.controller();
+        let leave = controller.room_orders(clock::now() + minutes * 60_000_000_000).leave;
+        leave.map(|(_, leave)| leave.iter().map(|(_, bytes, _)| *bytes).collect::<Vec<_>>())
+    };
+    assert_eq!(leaves(11), None, "it is not overdue");
+    slot.set_wanted(1);
+    assert_eq!(leaves(9), None, "the equal job has just begun");
+    assert_eq!(leaves(11), Some(vec![4 * GB]));
 }
