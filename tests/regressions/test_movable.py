@@ -712,3 +712,81 @@ def test_a_job_returns_right_after_its_next_broker_began(scene, movable, how):
     done(scene, "resume", job.pid if how == "pid" else "movable")
     assert state(scene, job) == "device"
     right(scene, job)
+
+
+# Two contexts and 3.2 GB: both requests fit next to each other, and not what the first job holds.
+@pytest.mark.parametrize("movable", [4 * GIB], indirect=True, ids=["two jobs"])
+def test_memory_above_a_request_makes_room_for_an_equal(scene, movable, keeper):
+    lender = keeper("lender", 1500, more={"WEFT_BACKING": "movable", "WEFT_MEMORY": "200MiB:1800MiB"})
+    line = "keeps 200 MiB of device memory and gets at most 1.76 GiB; "
+    for command in ("status", "queue"):
+        page = weft(scene, command).stdout
+        assert line in page, page
+    ends, ready = scene.folder / "equal.running", scene.folder / "equal.ready"
+    ends.touch()
+    equal = scene.job([scene.folder / "movable", ready, ends, 70], "equal", more={"WEFT_MEMORY": "2000MiB"})
+    stands(equal, ready)
+    assert state(scene, lender) == "evicted" and "the part above its request" in lender.stderr(), lender.explain()
+    # Its request stays its own.
+    rows = {row["pid"]: row for row in json.loads(weft(scene, "queue", "--json").stdout)["running"]}
+    row = rows[lender.pid]
+    context = row["share"] - 200 * MIB
+    assert (row["request"], row["limit"]) == (200 * MIB, 1800 * MIB) and 0 < context < GIB / 2, row
+    assert rows[equal.pid]["limit"] is None, rows
+    ends.unlink()
+    scene.finish(equal)
+    assert jobs.wait_until(lambda: state(scene, lender) == "device", BOUND), scene.row(lender)
+    right(scene, lender)
+
+
+def test_a_limit_bounds_a_job_and_needs_movable_memory_to_be_lent(scene):
+    scene.device.settings["SIMGPU_MEMORY"] = str(2 * GIB)
+    scene.broker.start()
+    job = Told(scene, "bounded", WEFT_MEMORY="60MiB:200MiB", WEFT_BACKING="device")
+    seen = job.does("read")
+    assert 150 * MIB < seen["free"] <= 200 * MIB, seen
+    assert [job.take(size * MIB)["result"] for size in (150, 60, 40)] == [0, 2, 0], job.job.explain()
+    assert "never taken back for other jobs" in job.job.stderr(), job.job.explain()
+    job.tell("end")
+    scene.finish(job.job)
+    wrong = weft(scene, "run", "--memory", "8GiB:4GiB", "--", "true")
+    assert wrong.returncode == 2 and "the limit is below the request" in wrong.stderr, wrong
+
+
+# Two contexts and 3.2 GB.
+@pytest.mark.parametrize("movable", [4 * GIB], indirect=True, ids=["two jobs"])
+@pytest.mark.parametrize("longest", [None, "1s"], ids=["no bound", "bound"])
+def test_a_job_that_was_away_for_long_returns_before_those_that_wait(scene, movable, keeper, longest):
+    more = {"WEFT_LONGEST_EVICTED": longest} if longest else {}
+    low = keeper("low", 1500, more={"WEFT_BACKING": "movable", "WEFT_MEMORY": "1600MiB", "WEFT_PRIORITY": "7", **more})
+    ends = {name: scene.folder / f"{name}.running" for name in ("service", "next")}
+    readies = {name: scene.folder / f"{name}.ready" for name in ends}
+
+    def start(name, priority):
+        ends[name].touch()
+        own = {"WEFT_MEMORY": "2000MiB", "WEFT_PRIORITY": priority, "WEFT_BACKING": "device", "WEFT_WAIT": str(int(BOUND))}
+        return scene.job([scene.folder / "movable", readies[name], ends[name], 70], name, more=own)
+
+    service = start("service", "2")
+    stands(service, readies["service"])
+    assert state(scene, low) == "evicted", scene.row(low)
+    following = start("next", "7")
+    told = "as long as --longest-evicted allows"
+    if longest:
+        assert jobs.wait_until(lambda: told in low.stderr(), BOUND), low.explain()
+    else:
+        assert jobs.wait_until(lambda: "waits for device memory" in following.stderr(), BOUND), following.explain()
+    ends["service"].unlink()
+    scene.finish(service)
+    first = (lambda: state(scene, low) == "device") if longest else readies["next"].exists
+    assert jobs.wait_until(first, BOUND), f"{scene.row(low)}\n{following.explain()}"
+    assert readies["next"].exists() != bool(longest)
+    if longest:
+        scene.running.unlink()
+        scene.finish(low)
+        stands(following, readies["next"])
+    ends["next"].unlink()
+    scene.finish(following)
+    if not longest:
+        right(scene, low)
+    assert b"all as it should be" in low.stdout() and (told in low.stderr()) == bool(longest), low.explain()

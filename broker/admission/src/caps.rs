@@ -26,6 +26,8 @@ pub struct UserCap {
 /// Cap under which a job lacks room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapLack {
+    /// The job's own limit, bytes without contexts.
+    Limit(u64),
     /// The cap on jobs: the user runs this many, and may run no more.
     Jobs(u32),
     /// The cap on memory.

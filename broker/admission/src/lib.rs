@@ -58,7 +58,8 @@
 //!   the host ([`Load::fits`]). Only facts exceed it: jobs found running after a restart, and
 //!   strangers.
 //! * A share never shrinks for another job, if the job declared its need. Others may take the
-//!   bytes that an undeclared job does not hold ([`undeclared`]).
+//!   bytes that an undeclared job does not hold ([`undeclared`]), and those above the request of
+//!   a job with a limit ([`lent`]). Such a job never has more than its limit.
 //! * A job is admitted once. A waiter stays until it is admitted or refused, or withdraws. A job is
 //!   refused only if an empty device could not run it.
 //! * A device with unmeasured contexts takes jobs one by one, so that each context is known first.
@@ -79,6 +80,7 @@ mod fifo_shadow;
 mod forecast;
 mod growing;
 mod held_bytes;
+mod lent;
 mod load;
 mod model;
 mod need;
@@ -97,6 +99,7 @@ pub use config::{AdmissionConfig, AdmissionPolicy};
 pub use custom_order::{CustomOrder, WaiterFit, Waiters};
 pub use event::{Ask, Decision, Event, Never};
 pub use forecast::Expectation;
+pub use lent::RoomNeed;
 pub use load::{Lack, Load};
 pub use model::{AdmissionView, RunningView, WaiterView};
 pub use need::{Backing, Device, DeviceId, DurationClass, Job, Need, User};

@@ -104,6 +104,10 @@ pub struct Need {
     pub expected: Ns,
     /// Backing of its memory.
     pub backing: Backing,
+    /// Most bytes on device memory, without contexts. The part above `peak` is [lent](super::lent).
+    /// `None`: what is granted beyond `peak` is kept.
+    #[serde(default)]
+    pub limit: Option<u64>,
 }
 
 impl Need {
@@ -114,6 +118,7 @@ impl Need {
             processes: 1,
             expected,
             backing: Backing::Device,
+            limit: None,
         }
     }
 
@@ -128,11 +133,15 @@ impl Need {
 
     /// Bytes of the device that only this job takes: contexts, and memory that is not managed.
     pub fn fixed(&self, device: &Device) -> u64 {
-        let contexts = device.context.saturating_mul(u64::from(self.processes));
         match self.backing {
-            Backing::Device | Backing::Auto { .. } => self.peak.saturating_add(contexts),
-            Backing::Managed { .. } | Backing::AutoManaged { .. } => contexts,
+            Backing::Device | Backing::Auto { .. } => self.peak.saturating_add(self.contexts(device)),
+            Backing::Managed { .. } | Backing::AutoManaged { .. } => self.contexts(device),
         }
+    }
+
+    /// Bytes of its contexts.
+    pub(super) fn contexts(&self, device: &Device) -> u64 {
+        device.context.saturating_mul(u64::from(self.processes))
     }
 }
 

@@ -93,8 +93,14 @@ impl Admission {
         self.lacks_under_cap(waiter, bytes).is_none()
     }
 
-    /// Bytes that a running job's user may still take; `None`: no cap.
+    /// Bytes that a running job may still take under its limit and its user's cap; `None`: it has
+    /// neither.
     pub fn cap_left(&self, job: Job) -> Option<u64> {
+        let (own, all) = (self.limit_left(job), self.user_left(job));
+        own.zip(all).map(|(own, all)| own.min(all)).or(own).or(all)
+    }
+
+    fn user_left(&self, job: Job) -> Option<u64> {
         let user = self.running.get(&job)?.ask.user;
         let most = self.caps.of(user)?.memory?;
         Some(most.saturating_sub(self.held_by(user).1))
@@ -102,7 +108,10 @@ impl Admission {
 
     /// The cap that keeps a running job from this many bytes more.
     pub fn growth_capped(&self, job: Job, bytes: u64) -> Option<CapLack> {
-        let left = self.cap_left(job)?;
+        if self.limit_left(job).is_some_and(|left| bytes > left) {
+            return self.limit(job).map(CapLack::Limit);
+        }
+        let left = self.user_left(job)?;
         let user = self.running.get(&job)?.ask.user;
         let most = self.caps.of(user)?.memory?;
         let has = self.held_by(user).1;

@@ -155,6 +155,12 @@ pub struct RunningRow {
     pub share: u64,
     /// Bytes it holds, without contexts.
     pub held: u64,
+    /// With a limit (`--memory REQUEST:LIMIT`), bytes that are kept for it, without contexts.
+    #[serde(default)]
+    pub request: Option<u64>,
+    /// The most that it gets, bytes without contexts.
+    #[serde(default)]
+    pub limit: Option<u64>,
     /// `device`, `managed`, or `managed: did not fit` (auto backing, if the job would have had to
     /// wait for device memory).
     #[serde(default)]

@@ -257,6 +257,12 @@ pub struct ClientStatus {
     pub memory: u64,
     /// The most device memory held, bytes.
     pub memory_peak: u64,
+    /// With a limit (`--memory REQUEST:LIMIT`), device memory that is kept for its job, bytes.
+    #[serde(default)]
+    pub memory_request: Option<u64>,
+    /// The most device memory that its job gets, bytes.
+    #[serde(default)]
+    pub memory_limit: Option<u64>,
     /// The managed part of `memory`, bytes.
     pub managed: u64,
     /// Host memory that control groups still allow a managed job, bytes; 0: no limit seen. It

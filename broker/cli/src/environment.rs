@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 use super::device_share::{self, SmShare};
 use super::libraries::{self, DriverLibrary};
 use weft_api::paths::Places;
+use weft_protocol::amount::MemoryNeed;
 use weft_protocol::latency_budget::{self, LatencyBudget};
 
 /// Variables and warnings for a job.
@@ -56,10 +57,12 @@ pub struct Wishes {
     pub backing: Option<BackingOption>,
     /// Time without a call after which its movable memory leaves the device.
     pub evict_idle: Option<Duration>,
+    /// Longest time for which its movable memory makes room for other jobs.
+    pub longest_evicted: Option<Duration>,
     /// Source of which memory its kernels touch.
     pub evidence: Option<EvidenceOption>,
-    /// Peak memory, bytes.
-    pub memory: Option<u64>,
+    /// Device memory.
+    pub memory: Option<MemoryNeed>,
     /// short, medium or long.
     pub duration: Option<String>,
     /// Longest wait for memory, in seconds, or `no`.
@@ -230,8 +233,11 @@ fn variables(
         };
         set.push(("WEFT_BACKING", value.into()));
     }
-    if let Some(idle) = wishes.evict_idle {
-        set.push(("WEFT_EVICT_IDLE", format!("{}s", idle.as_secs_f64()).into()));
+    for (name, time) in [
+        ("WEFT_EVICT_IDLE", wishes.evict_idle),
+        ("WEFT_LONGEST_EVICTED", wishes.longest_evicted),
+    ] {
+        set.extend(time.map(|time| (name, format!("{}s", time.as_secs_f64()).into())));
     }
     if let Some(evidence) = wishes.evidence {
         let value = match evidence {
@@ -241,8 +247,7 @@ fn variables(
         set.push(("WEFT_EVIDENCE_FROM", value.into()));
     }
     if let Some(memory) = wishes.memory {
-        // The unit is needed: a small number without one would be rejected.
-        set.push(("WEFT_MEMORY", format!("{memory}b").into()));
+        set.push(("WEFT_MEMORY", memory.to_string().into()));
     }
     if let Some(duration) = &wishes.duration {
         set.push(("WEFT_DURATION", duration.into()));

@@ -14,7 +14,8 @@ use weft_api::admin::{self, AdminError, Answer, Question};
 use weft_api::paths::Places;
 use weft_api::placement::{Offer, Seeker};
 use weft_api::profile_path;
-use weft_protocol::{amount, host, priority};
+use weft_protocol::amount::MemoryNeed;
+use weft_protocol::{host, priority};
 
 /// Reason why a job gets no device.
 #[derive(Debug, PartialEq, Eq)]
@@ -202,7 +203,8 @@ fn seeker(allowed: &[FoundGpu], wishes: &Wishes, environment: &Environment) -> S
         let found = environment.set.iter().rev().find(|(set, _)| *set == name);
         found.map_or_else(|| variable(name), |(_, value)| value.to_str().map(str::to_string))
     };
-    let said = wishes.memory.or_else(|| amount::parse(&variable("WEFT_MEMORY")?).ok());
+    let said = wishes.memory.or_else(|| variable("WEFT_MEMORY")?.parse().ok());
+    let said = said.map(|need: MemoryNeed| need.request);
     let profile = set("WEFT_PROFILE").and_then(|called| profile_path::load(&called).ok());
     let ran = profile.as_ref().map(|profile| profile.ran).filter(|ran| *ran > 0);
     let peak = profile.map(|profile| profile.memory_peak).filter(|peak| *peak > 0);

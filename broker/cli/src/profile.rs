@@ -155,6 +155,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
         profile: Some(called.clone()),
         profiling: true,
         evict_idle: None,
+        longest_evicted: None,
         backing: match args.evidence {
             Some(EvidenceOption::Residency) => Some(BackingOption::Managed),
             _ => args.backing,

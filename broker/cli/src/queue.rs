@@ -112,6 +112,17 @@ fn render(queue: &Queue, verbose: bool, width: usize) -> Vec<PageLine> {
         page.extend([say(String::new()), say("have memory:".to_string())]);
         page.extend(rows(running_columns(&queue.running, verbose)));
         let growing = queue.running.iter().filter(|row| row.waits_for > 0);
+        let limited = queue
+            .running
+            .iter()
+            .filter_map(|row| Some((row, row.request?, row.limit?)));
+        page.extend(limited.map(|(row, request, limit)| {
+            say(format!(
+                "{} {}",
+                named(&row.name, row.pid),
+                text::bounds(request, limit, row.held)
+            ))
+        }));
         page.extend(growing.map(|row| {
             say(format!(
                 "{} waits for {} more, inside a call",

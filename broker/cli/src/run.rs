@@ -20,7 +20,7 @@ use weft_api::job_name;
 use weft_api::mps::MpsMode;
 use weft_api::paths::Places;
 use weft_api::profile_path;
-use weft_protocol::amount;
+use weft_protocol::amount::MemoryNeed;
 use weft_protocol::duration;
 use weft_protocol::latency_budget::{self, LatencyBudget};
 
@@ -58,9 +58,10 @@ pub struct RunArgs {
     #[arg(long)]
     pub profile: Option<String>,
     /// Peak device memory of the job, all its processes together (12GiB, 500MB); the job begins
-    /// when that is free [env: WEFT_MEMORY]
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
-    pub memory: Option<u64>,
+    /// when that is free; REQUEST:LIMIT (8GiB:20GiB): the request is kept for the job, and the
+    /// part above that, up to the limit, is others' when they need it [env: WEFT_MEMORY]
+    #[arg(long, value_name = "BYTES[:LIMIT]", value_parser = memory)]
+    pub memory: Option<MemoryNeed>,
     /// Run time of the job: short (minutes), medium (up to an hour or so) or long; short jobs may
     /// pass long ones in the queue [env: WEFT_DURATION]
     #[arg(long, value_parser = ["short", "medium", "long"])]
@@ -84,6 +85,11 @@ pub struct RunArgs {
     /// its next call brings it back; with --backing movable [env: WEFT_EVICT_IDLE]
     #[arg(long, value_name = "TIME", value_parser = duration::parse_some)]
     pub evict_idle: Option<Duration>,
+    /// Longest time for which the job's movable memory makes room for other jobs (30m): then it
+    /// comes back as soon as its bytes are free, before jobs that wait; with --backing movable
+    /// [env: WEFT_LONGEST_EVICTED]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_some)]
+    pub longest_evicted: Option<Duration>,
     /// GPU of the job: any (weft chooses the one that fits best), or a list to choose from, with
     /// nvidia-smi's numbers or names (0,1 or GPU-5e1f...,MIG-...); within CUDA_VISIBLE_DEVICES if
     /// that is set [env: WEFT_GPU]
@@ -137,13 +143,24 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
         .backing
         .or_else(|| BackingOption::from_str(variable_or_default("WEFT_BACKING")?.trim(), false).ok());
     if backing != Some(BackingOption::Movable) {
-        if args.evict_idle.is_some() {
-            eprintln!("weft: --evict-idle moves movable memory only: add --backing movable");
-            return Ok(ExitCode::from(2));
-        }
-        // Other jobs of this shell, or of this file, may have movable memory.
-        if std::env::var_os("WEFT_EVICT_IDLE").is_some_and(|value| !value.is_empty()) {
-            text::warn("WEFT_EVICT_IDLE moves movable memory only: this job has none without --backing movable");
+        for (option, given, variable) in [
+            ("--evict-idle", args.evict_idle.is_some(), "WEFT_EVICT_IDLE"),
+            (
+                "--longest-evicted",
+                args.longest_evicted.is_some(),
+                "WEFT_LONGEST_EVICTED",
+            ),
+        ] {
+            if given {
+                eprintln!("weft: {option} is for movable memory only: add --backing movable");
+                return Ok(ExitCode::from(2));
+            }
+            // Other jobs of this shell, or of this file, may have movable memory.
+            if std::env::var_os(variable).is_some_and(|value| !value.is_empty()) {
+                text::warn(&format!(
+                    "{variable} is for movable memory only: this job has none without --backing movable"
+                ));
+            }
         }
     }
     // The broker reports to the job whether the profile is usable.
@@ -164,6 +181,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
         profiling: false,
         backing: args.backing,
         evict_idle: args.evict_idle,
+        longest_evicted: args.longest_evicted,
         evidence: None,
         memory: args.memory,
         duration: args.duration,
@@ -241,7 +259,7 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
     if args.memory.is_none()
         && let Some(text) = variable("WEFT_MEMORY")
     {
-        amount::parse(&text).map_err(|why| format!("WEFT_MEMORY: {why}"))?;
+        memory(&text).map_err(|why| format!("WEFT_MEMORY: {why}"))?;
     }
     if args.duration.is_none()
         && let Some(text) = variable("WEFT_DURATION")
@@ -257,10 +275,15 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
     {
         return Err(format!("WEFT_WAIT={text} is neither a whole number of seconds nor no"));
     }
-    if args.evict_idle.is_none()
-        && let Some(text) = variable("WEFT_EVICT_IDLE")
-    {
-        duration::parse_some(&text).map_err(|why| format!("WEFT_EVICT_IDLE: {why}"))?;
+    for (given, name) in [
+        (args.evict_idle, "WEFT_EVICT_IDLE"),
+        (args.longest_evicted, "WEFT_LONGEST_EVICTED"),
+    ] {
+        if given.is_none()
+            && let Some(text) = variable(name)
+        {
+            duration::parse_some(&text).map_err(|why| format!("{name}: {why}"))?;
+        }
     }
     if args.slowdown.is_none()
         && let Some(text) = variable("WEFT_SLOWDOWN")
@@ -281,13 +304,13 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
     device_share::check(&|name| std::env::var_os(name).unwrap_or_default()).map(|_| ())
 }
 
-/// Parses an amount; the name of a backing gives a hint to use `--backing`.
-fn bytes(text: &str) -> Result<u64, String> {
+/// Parses a need; the name of a backing gives a hint to use `--backing`.
+fn memory(text: &str) -> Result<MemoryNeed, String> {
     match text {
         "managed" | "device" | "auto" => Err(format!(
             "--memory is an amount (12GiB); for the kind of memory use --backing {text}"
         )),
-        _ => amount::parse(text),
+        _ => text.parse(),
     }
 }
 

@@ -343,6 +343,9 @@ pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
     if let Some(lost) = may_lose(client).filter(|_| client.mode == "foreground") {
         lines.push(format!("may be slowed down by {lost}"));
     }
+    if let Some((request, limit)) = client.memory_request.zip(client.memory_limit) {
+        lines.push(text::bounds(request, limit, client.memory));
+    }
     if let Some(away) = away(client).filter(|away| away.bytes > 0) {
         lines.push(format!(
             "{} of its memory are on the host since {}{}{}",

@@ -121,6 +121,22 @@ pub fn size(bytes: u64) -> String {
     amount::shown(bytes)
 }
 
+/// The memory of a job with a limit, in a sentence about the job.
+pub fn bounds(request: u64, limit: u64, held: u64) -> String {
+    let bounds = format!(
+        "keeps {} of device memory and gets at most {}",
+        size(request),
+        size(limit)
+    );
+    match held.saturating_sub(request) {
+        0 => bounds,
+        lent => format!(
+            "{bounds}; {} of what it has are others' when they need them",
+            size(lent)
+        ),
+    }
+}
+
 /// A system error without its number.
 pub fn why(error: &std::io::Error) -> String {
     without_numbers(error)

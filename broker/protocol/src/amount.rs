@@ -2,6 +2,9 @@
 //! Amounts of memory as text, in the environment and on the command line.
 #![forbid(unsafe_code)]
 
+use std::fmt;
+use std::str::FromStr;
+
 /// Bytes below which the unit was forgotten: no job needs so little memory.
 const MIN_PLAIN_BYTES: f64 = 1_048_576.0;
 
@@ -43,6 +46,40 @@ pub fn parse(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
+/// A job's declared need of device memory: `8GiB`, or `8GiB:20GiB` with a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryNeed {
+    /// Bytes kept for the job.
+    pub request: u64,
+    /// Most bytes that it gets, at least `request`. The part above `request` is others' when they
+    /// need it. `None`: that part is its own.
+    pub limit: Option<u64>,
+}
+
+impl FromStr for MemoryNeed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MemoryNeed, String> {
+        let (request, limit) = text.split_once(':').map_or((text, None), |(one, two)| (one, Some(two)));
+        let need = MemoryNeed {
+            request: parse(request)?,
+            limit: limit.map(parse).transpose()?,
+        };
+        match need.limit {
+            Some(limit) if limit < need.request => Err(format!("{text}: the limit is below the request")),
+            _ => Ok(need),
+        }
+    }
+}
+
+impl fmt::Display for MemoryNeed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The unit is needed: a small number without one would be rejected.
+        write!(out, "{}b", self.request)?;
+        self.limit.map_or(Ok(()), |limit| write!(out, ":{limit}b"))
+    }
+}
+
 /// Text of an amount: three figures and a unit.
 pub fn shown(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
@@ -67,7 +104,7 @@ pub fn shown(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{parse, shown};
+    use super::{MemoryNeed, parse, shown};
 
     #[test]
     fn what_is_shown_has_three_figures() {
@@ -79,6 +116,30 @@ mod tests {
             (u64::MAX, "16777216 TiB"),
         ] {
             assert_eq!(shown(bytes), text);
+        }
+    }
+
+    #[test]
+    fn a_need_may_have_a_limit_at_or_above_its_request() {
+        let need = |request, limit| Ok(MemoryNeed { request, limit });
+        assert_eq!("8GiB".parse(), need(8 << 30, None));
+        assert_eq!("8GiB:20GiB".parse(), need(8 << 30, Some(20 << 30)));
+        assert_eq!("8g:8GiB".parse(), need(8 << 30, Some(8 << 30)));
+        for wrong in [
+            "8GiB:",
+            ":8GiB",
+            "8GiB:4GiB",
+            "8GiB:20",
+            "8GiB:20GiB:30GiB",
+            "much:20GiB",
+        ] {
+            assert!(wrong.parse::<MemoryNeed>().is_err(), "{wrong}");
+        }
+        for text in ["12b", "1073741824b:2147483648b"] {
+            assert_eq!(
+                text.parse::<MemoryNeed>().map(|need| need.to_string()),
+                Ok(text.to_string())
+            );
         }
     }
 

@@ -211,6 +211,8 @@ pub struct Wants {
     pub host: Option<u64>,
     /// Bytes that a running job has or may have, for a new broker. `None`: not running.
     pub runs: Option<u64>,
+    /// Most device memory that the job gets, bytes; `None`: no limit.
+    pub limit: Option<u64>,
 }
 
 /// The broker's messages to a client. Urgent orders are in the lane.

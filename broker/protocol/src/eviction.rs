@@ -155,8 +155,8 @@ pub struct EvictionSlot {
     cause: AtomicU32,
     /// Client: how often a call brought the memory of an idle job back.
     pub wakes: AtomicU32,
-    /// Client: since when a call waits for the memory of an idle job, ns of the machine's clock; 0:
-    /// none does.
+    /// Client: since when its memory is to return without an order, for a call of an idle job or
+    /// because it made room for long enough, ns of the machine's clock; 0: it is not.
     wanted: AtomicU64,
     /// Client: how long that call waited the last time, ns.
     pub woke_in: AtomicU64,
@@ -205,20 +205,24 @@ impl EvictionSlot {
         }
     }
 
+    /// Whether the memory made room for other jobs for as long as its job allows.
+    pub fn is_overdue(&self) -> bool {
+        self.cause() == EvictionCause::Room && self.wanted.load(Ordering::Acquire) != 0
+    }
+
     /// Writes why the memory left.
     pub fn set_cause(&self, cause: EvictionCause) {
         self.cause.store(cause as u32, Ordering::Relaxed);
     }
 
-    /// Writes since when a call waits for the memory of an idle job. The client may claim memory
+    /// Writes since when the memory is to return without an order. The client may claim memory
     /// after this: the broker takes none of its quota.
     pub fn set_wanted(&self, since: Ns) {
         self.wanted.store(since, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the client is about to claim memory for its return: it has an order, or a call of
-    /// its idle job waits.
+    /// Whether the client is about to claim memory for its return: by an order, or without one.
     pub fn returns(&self) -> bool {
         let ordered = !evicts(self.order.load(Ordering::Acquire)) && !self.is_answered();
         ordered || self.wanted.load(Ordering::Acquire) != 0

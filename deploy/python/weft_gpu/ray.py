@@ -42,7 +42,7 @@ _START_BOUND_S = 30
 # The variables that list libraries. The values of Ray's user and of weft are joined.
 _LISTS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 
-_AMOUNT = re.compile(r"\d+(\.\d+)?\s*([KMGT]i?)?B?", re.IGNORECASE)
+_AMOUNT = r"\d+(\.\d+)?\s*([KMGT]i?)?B?"
 _TIME = re.compile(r"\d+(\.\d+)?\s*(us|ms|s)")
 _SPAN = re.compile(r"\d+(\.\d+)?\s*(ms|s|m|min|h)?")
 _PART = re.compile(r"\d+(\.\d+)?\s*%?")
@@ -50,7 +50,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 # The form of a value, as a pattern and in words. The node's weft checks it again.
 _FORMS = {
-    "memory": (_AMOUNT, 'an amount such as "12GiB"'),
+    "memory": (re.compile(f"{_AMOUNT}(:{_AMOUNT})?", re.IGNORECASE), 'an amount such as "12GiB", or "8GiB:20GiB"'),
     "slowdown": (_PART, 'a part such as "2%"'),
     "slo": (_TIME, 'a time such as "50ms"'),
     "sm_share": (_PART, 'a part such as "25%"'),
@@ -58,6 +58,7 @@ _FORMS = {
     "duration": (re.compile("short|medium|long"), '"short", "medium" or "long"'),
     "backing": (re.compile("device|managed|auto|movable"), '"device", "managed", "auto" or "movable"'),
     "evict_idle": (_SPAN, 'a time such as "10m"'),
+    "longest_evicted": (_SPAN, 'a time such as "30m"'),
     "name": (re.compile(r"[^\n]{1,64}"), "1 to 64 characters"),
     "profile": (re.compile(r"[^\n]+"), "a name or a file"),
 }

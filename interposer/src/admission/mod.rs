@@ -371,7 +371,7 @@ impl DeviceAdmission {
             total: about.total,
             further: self.further,
             devices: about.devices,
-            memory: settings.memory,
+            memory: settings.memory.map(|need| need.request),
             duration: settings.duration.clone(),
             gang: settings.gang.clone(),
             processes: settings.processes,
@@ -380,6 +380,7 @@ impl DeviceAdmission {
             either: open,
             host: (open || backing_mode::managed()).then(host::left_of_groups).flatten(),
             runs: None,
+            limit: link.settings.limit(),
         };
         let attached = self.attached(link);
         // Queued also without a broker, for a later one.
@@ -627,13 +628,15 @@ impl DeviceAdmission {
     }
 
     fn is_declared(&self, link: &BrokerLink) -> bool {
-        link.settings.memory.is_some() || link.settings.profile.is_some()
+        let declared = link.settings.memory.is_some() || link.settings.profile.is_some();
+        // One with a limit grows up to it.
+        declared && link.settings.limit().is_none()
     }
 
     /// Advises once, after a failed wait, how to declare the need. It does not after a request for
     /// more than the device has: programs try out how much they can have.
     fn advise(&self, link: &BrokerLink) {
-        if !self.is_declared(link) && !self.advised.swap(true, Ordering::Relaxed) {
+        if !self.is_declared(link) && link.settings.limit().is_none() && !self.advised.swap(true, Ordering::Relaxed) {
             report::always(
                 "no more device memory is free, and this job has neither --memory nor a profile: when it has ended, make a profile of its memory use (weft queue, weft profile keep); with --profile it begins when that is free",
             );
@@ -829,7 +832,7 @@ impl DeviceAdmission {
                     .compare_exchange(0, limit, Ordering::Relaxed, Ordering::Relaxed);
                 total.min(first.map_or_else(|known| known, |_| limit))
             }
-            _ => total,
+            _ => total.min(link.settings.limit().unwrap_or(total)),
         };
         let free = free.min(limit.saturating_sub(self.held()));
         Some((free.min(total), total))

@@ -4,9 +4,10 @@
 //! A warning is one line: the fault, its place, and the value used instead.
 #![forbid(unsafe_code)]
 
+use weft_protocol::amount::MemoryNeed;
 use weft_protocol::control::LONGEST_JOB_NAME;
 use weft_protocol::latency_budget::{self, LatencyBudget};
-use weft_protocol::{Ns, PRIORITIES, amount, duration as time_text, priority};
+use weft_protocol::{Ns, PRIORITIES, duration as time_text, priority};
 
 use super::backing_mode::{RequestedBacking, VARIABLE};
 use super::deferral::QueueChoice;
@@ -68,14 +69,16 @@ pub struct Settings {
     pub autostart: bool,
     /// How long a launch spins at the gate before it sleeps, ns.
     pub spin: Ns,
-    /// `WEFT_MEMORY`: the job's peak, bytes.
-    pub memory: Option<u64>,
+    /// `WEFT_MEMORY`: the job's peak, bytes, or its request and limit.
+    pub memory: Option<MemoryNeed>,
     /// `WEFT_DURATION`: short, medium or long.
     pub duration: Option<String>,
     /// `WEFT_WAIT=SECONDS`: longest wait for memory, ns.
     pub wait: Option<Ns>,
     /// `WEFT_WAIT=no`: end instead of waiting for memory.
     pub no_wait: bool,
+    /// `WEFT_LONGEST_EVICTED`: time for which movable memory makes room for other jobs, ns.
+    pub longest_evicted: Option<Ns>,
     /// `WEFT_EVICT_IDLE`: time without a call after which movable memory leaves the device, ns.
     pub evict_idle: Option<Ns>,
     /// `WEFT_GANG`: name shared by the processes of one job.
@@ -167,13 +170,20 @@ impl Settings {
         let (device_share, complaint) = DeviceShare::read(variable, priority, purpose == Purpose::Serve);
         complaints.extend(complaint);
         let profile = variable("WEFT_PROFILE");
-        let memory = variable("WEFT_MEMORY").and_then(|text| match amount::parse(&text) {
-            Ok(bytes) => Some(bytes),
+        let memory = variable("WEFT_MEMORY").and_then(|text| match text.parse::<MemoryNeed>() {
+            Ok(need) => Some(need),
             Err(complaint) => {
                 complaints.push(format!("WEFT_MEMORY: {complaint}; ignored"));
                 None
             }
         });
+        if memory.is_some_and(|need| need.limit.is_some())
+            && RequestedBacking::parse(variable(VARIABLE).as_deref()) != Ok(RequestedBacking::Movable)
+        {
+            complaints.push(
+                "WEFT_MEMORY: without movable memory (--backing movable) the part above the request is refused when none is free, but never taken back for other jobs".into(),
+            );
+        }
         let duration = variable("WEFT_DURATION").filter(|text| {
             let known = matches!(text.as_str(), "short" | "medium" | "long");
             if !known {
@@ -196,13 +206,16 @@ impl Settings {
                     None
                 }
             });
-        let evict_idle = variable("WEFT_EVICT_IDLE").and_then(|text| match time_text::parse_some(&text) {
-            Ok(time) => Some(u64::try_from(time.as_nanos()).unwrap_or(Ns::MAX)),
-            Err(complaint) => {
-                complaints.push(format!("WEFT_EVICT_IDLE: {complaint}; ignored"));
-                None
-            }
-        });
+        let mut time = |name: &str| {
+            variable(name).and_then(|text| match time_text::parse_some(&text) {
+                Ok(time) => Some(u64::try_from(time.as_nanos()).unwrap_or(Ns::MAX)),
+                Err(complaint) => {
+                    complaints.push(format!("{name}: {complaint}; ignored"));
+                    None
+                }
+            })
+        };
+        let (evict_idle, longest_evicted) = (time("WEFT_EVICT_IDLE"), time("WEFT_LONGEST_EVICTED"));
         let gang = variable("WEFT_GANG").unwrap_or_default();
         let processes = variable("LOCAL_WORLD_SIZE")
             .and_then(|text| text.parse().ok())
@@ -224,6 +237,7 @@ impl Settings {
             wait,
             no_wait,
             evict_idle,
+            longest_evicted,
             gang,
             processes,
             user,
@@ -232,6 +246,11 @@ impl Settings {
             explicit,
         };
         (settings, complaints)
+    }
+
+    /// Most device memory that the job gets, bytes.
+    pub fn limit(&self) -> Option<u64> {
+        self.memory.and_then(|need| need.limit)
     }
 
     pub fn of_process() -> (Settings, Vec<String>) {
@@ -311,13 +330,14 @@ mod tests {
             ("WEFT_DURATION", "eternal"),
             ("WEFT_WAIT", "a while"),
             ("WEFT_EVICT_IDLE", "soon"),
+            ("WEFT_LONGEST_EVICTED", "long"),
             ("WEFT_SLOWDOWN", "2"),
             ("WEFT_SLO", "50"),
             ("WEFT_DEVICE_PRIORITIES", "maybe"),
             ("WEFT_OUTCOME", "1"),
             ("WEFT_QUEUE", "foo"),
         ]);
-        assert_eq!(complaints.len(), 12);
+        assert_eq!(complaints.len(), 13);
     }
 
     #[test]

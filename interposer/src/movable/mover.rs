@@ -10,6 +10,8 @@
 //!   contents come back, the gate opens.
 //! * A step out that fails or overruns leaves the job as it was. A step in that fails leaves the
 //!   memory on the host, and is repeated.
+//! * Memory that left to make room comes back without an order after `--longest-evicted`, as soon
+//!   as the broker's book grants it.
 //! * A job whose broker is gone comes back by itself as soon as the device has room.
 //! * Memory that left because the job was idle comes back for the next call. If it has no room in
 //!   time, calls get CUDA's out-of-memory error until it is back.
@@ -175,7 +177,7 @@ struct Away {
     returns: bool,
     /// Why it left.
     cause: EvictionCause,
-    /// Whether the user knows that a call waits for it.
+    /// Whether the user knows that it is to return.
     told: bool,
     /// Whether calls end with an error.
     refuses: bool,
@@ -223,7 +225,7 @@ impl MemoryMover {
             self.publish();
             let fresh = order != 0 && order != self.done;
             let returns = self.is_orphan() || (fresh && !evicts(order));
-            let wakes = !fresh && self.wakes();
+            let wakes = !fresh && self.link.is_attached() && self.wanted().is_some();
             let idle = self.away.is_none() && !fresh && self.is_idle();
             let mut nap = NAP;
             let moving = Moving::begin();
@@ -284,8 +286,7 @@ impl MemoryMover {
         for (word, bytes) in [(&slot.ordered, &super::ORDERED), (&slot.mapped, &super::MAPPED)] {
             word.store(bytes.load(Ordering::Relaxed).max(0).unsigned_abs(), Ordering::Relaxed);
         }
-        let idle = self.away.is_some_and(|away| away.cause == EvictionCause::Idle);
-        slot.set_wanted(gate::called().filter(|_| idle).unwrap_or(0));
+        slot.set_wanted(self.wanted().unwrap_or(0));
         match self.away {
             Some(away) => {
                 slot.set_cause(away.cause);
@@ -335,15 +336,24 @@ impl MemoryMover {
         }
     }
 
-    /// Whether a call waits for the memory of the idle job.
-    fn wakes(&self) -> bool {
-        let idle = self.away.is_some_and(|away| away.cause == EvictionCause::Idle);
-        idle && self.link.is_attached() && gate::called().is_some()
+    /// Since when the memory is to return without an order: a call of the idle job waits for it, or
+    /// it made room for as long as the job allows.
+    fn wanted(&self) -> Option<Ns> {
+        let away = self.away?;
+        match away.cause {
+            EvictionCause::Idle => gate::called(),
+            EvictionCause::Room => {
+                let longest = self.link.settings.longest_evicted?;
+                Some(away.since.saturating_add(longest)).filter(|due| *due <= clock::now())
+            }
+            EvictionCause::Command => None,
+        }
     }
 
-    /// Brings the memory of an idle job back for a call. Returns the time until the next attempt.
+    /// Brings the memory back without an order. Returns the time until the next attempt.
     fn wake(&mut self, away: Away) -> Duration {
-        let (since, begun) = (gate::called().unwrap_or_else(clock::now), clock::now());
+        let begun = clock::now();
+        let since = self.wanted().unwrap_or(begun);
         let slot = self.slot();
         slot.set_wanted(since);
         if let Err(why) = self.restore() {
@@ -353,6 +363,11 @@ impl MemoryMover {
             return RETRY.saturating_sub(waited);
         }
         let now = clock::now();
+        if away.cause == EvictionCause::Room {
+            slot.set_obstacle(None);
+            self.publish();
+            return NAP;
+        }
         slot.woke_in.store(now.saturating_sub(since), Ordering::Relaxed);
         slot.wakes.fetch_add(1, Ordering::Relaxed);
         slot.set_obstacle(None);
@@ -366,9 +381,23 @@ impl MemoryMover {
         NAP
     }
 
-    /// Prints that a call waits, and has calls end with an error once the wait is too long. Does
-    /// nothing if the job was not idle, or no call waits.
+    /// Prints that the memory is to return. Has calls of an idle job end with an error once the
+    /// wait is too long. Does nothing if it returns only by order.
     fn wakes_late(&mut self, why: Obstacle) {
+        let overdue = self.wanted().is_some();
+        if let Some(away) = self
+            .away
+            .as_mut()
+            .filter(|away| overdue && away.cause == EvictionCause::Room)
+        {
+            if !std::mem::replace(&mut away.told, true) {
+                report::always(&format!(
+                    "its memory ({}) made room for other jobs for as long as --longest-evicted allows: it comes back as soon as that much is free",
+                    shown(away.bytes)
+                ));
+            }
+            return;
+        }
         let idle = |away: &&mut Away| away.cause == EvictionCause::Idle;
         let Some((away, since)) = self.away.as_mut().filter(idle).zip(gate::called()) else {
             return;
@@ -493,9 +522,10 @@ impl MemoryMover {
         let no_room = Obstacle::Device(away.bytes);
         // Without room for a declared need its own bytes suffice. It asks for more when it needs
         // more.
-        let granted = throttle::reserve(at, away.claim).or_else(|| match away.cause {
-            EvictionCause::Idle => throttle::reserve_in_time(at, away.bytes),
-            _ => throttle::reserve(at, away.bytes),
+        let in_time = away.cause == EvictionCause::Idle || self.wanted().is_some();
+        let granted = throttle::reserve(at, away.claim).or_else(|| match in_time {
+            true => throttle::reserve_in_time(at, away.bytes),
+            false => throttle::reserve(at, away.bytes),
         });
         let mut grant = granted.ok_or(no_room)?;
         match blocks::map_all() {

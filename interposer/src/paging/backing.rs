@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use weft_protocol::amount;
+use weft_protocol::amount::MemoryNeed;
 use weft_protocol::host;
 
 use weft_protocol::control::ToBroker;
@@ -61,7 +61,7 @@ pub fn supported(device: i32) -> bool {
     if fine {
         // The settings reported an invalid value.
         let said = std::env::var("WEFT_MEMORY").ok();
-        let said = said.and_then(|text| amount::parse(&text).ok());
+        let said = said.and_then(|text| Some(text.parse::<MemoryNeed>().ok()?.request));
         let larger = said.is_some_and(|said| said > capacity::of_total(total as u64));
         let spare = if larger { host::available() } else { 0 };
         capacity::set_limit(device, total as u64, said, spare);

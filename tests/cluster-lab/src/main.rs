@@ -57,8 +57,9 @@ struct ClusterOptions {
     /// All results, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// placements or policies, in place of both; shared, loads, links, spread, placing or serving,
-    /// a part of the policies; train: weights of SCHED2's stand-in; large: gangs on 10,000 GPUs
+    /// placements or policies, in place of both; shared, loads, rates, links, spread, placing or
+    /// serving, a part of the policies; train: weights of SCHED2's stand-in; large: gangs on
+    /// 10,000 GPUs
     #[arg(long, value_name = "PART")]
     only: Option<String>,
     /// Seeds of the placements, from 42 on
@@ -105,7 +106,7 @@ struct ClusterResults {
     claims: Vec<claims::ClaimFigure>,
 }
 
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     "placements",
     "policies",
     "shared",
@@ -115,6 +116,7 @@ const PARTS: [&str; 11] = [
     "serving",
     "claims",
     "loads",
+    "rates",
     "train",
     "large",
 ];
@@ -160,6 +162,13 @@ fn settings(options: &ClusterOptions, results: &mut ClusterResults) -> Result<()
             let trials = seeds
                 .clone()
                 .map(|seed| trial::shared_at(name, load, seed, jobs, costs));
+            add(trials.collect(), &policies)?;
+        }
+    }
+    if part("rates") {
+        let policies = ["shortest-remaining", "tiresias", "gittins", "elas", "gandiva", "weft"];
+        for rate in trial::OTHER_BYTES_PER_S {
+            let trials = seeds.clone().map(|seed| trial::gangs_at(rate, seed, jobs));
             add(trials.collect(), &policies)?;
         }
     }

@@ -48,8 +48,18 @@ const TENANTS: u32 = 5;
 const LONGEST_S: f64 = 86_400.0;
 /// Time of a start: that of Pollux's simulator.
 const BEGIN_NS: Ns = 30_000_000_000;
-/// Time of a resume: its process stayed, and 40 GB move in at 12 GB/s (PCIe 3.0) or more.
-const RESUME_NS: Ns = 4_000_000_000;
+/// Bytes of a job on each of its GPUs, which move in again at a resume: its process stayed.
+const MOVED_BYTES: f64 = 40e9;
+/// Rate of such a move, bytes/s: less than PCIe 3.0 has.
+const MOVED_BYTES_PER_S: f64 = 10e9;
+/// Rates of other ways to move, bytes/s: the driver's checkpoint with driver 580 and 595 (as others
+/// saw), copies over PCIe 4.0 and 5.0.
+pub const OTHER_BYTES_PER_S: [(&str, f64); 4] = [
+    ("1.1 GB/s", 1.1e9),
+    ("4 GB/s", 4e9),
+    ("20 GB/s", 20e9),
+    ("50 GB/s", 50e9),
+];
 /// Time of a move: a checkpoint to another node at 25 Gbit/s, and in again.
 const CARRY_NS: Ns = 20_000_000_000;
 /// The shortest run of a gang.
@@ -72,11 +82,26 @@ fn rules(gpus: u32, gpus_of_a_node: u32, placement: PlacementRule) -> WorldRules
         nodes: (0..gpus / gpus_of_a_node).map(node).collect(),
         placement,
         begin: BEGIN_NS,
-        resume: RESUME_NS,
+        resume: resume_ns(MOVED_BYTES_PER_S),
         carry: CARRY_NS,
         costs: NodeCosts::TIME_SLICED,
         links: None,
     }
+}
+
+/// Time of a resume at this rate, bytes/s.
+fn resume_ns(rate: f64) -> Ns {
+    (MOVED_BYTES / rate * 1e9) as Ns
+}
+
+/// [`gangs`] whose memory moves at this rate, bytes/s, under this name.
+pub fn gangs_at((name, rate): (&'static str, f64), seed: u64, count: usize) -> Trial {
+    let mut trial = Trial {
+        name,
+        ..gangs(seed, count)
+    };
+    trial.rules.resume = resume_ns(rate);
+    trial
 }
 
 /// Jobs of (time of arrival, run, workers, worker's request); times in any unit, runs in ns.

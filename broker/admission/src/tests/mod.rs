@@ -3,6 +3,7 @@
 
 mod auto_backing;
 mod caps;
+mod lent;
 mod undeclared;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use weft_api::metrics_address::MetricsAddress;
 use weft_api::mps::MpsMode;
 use weft_daemon::log_file;
+use weft_protocol::amount::MemoryNeed;
 use weft_protocol::{device_share, duration, latency_budget};
 use weft_scheduler::PolicyName;
 
@@ -132,6 +133,9 @@ pub const KEYS: &[ConfigKey] = &[
     run_key("slo", "WEFT_SLO", "no limit", |text| {
         drop_value(latency_budget::parse_slo(text))
     }),
+    run_key("memory", "WEFT_MEMORY", "it grows as memory is free", |text| {
+        drop_value(text.parse::<MemoryNeed>())
+    }),
     run_key("duration", "WEFT_DURATION", "medium", |text| {
         one_of(text, &["short", "medium", "long"])
     }),
@@ -146,6 +150,9 @@ pub const KEYS: &[ConfigKey] = &[
         drop_value(BackingOption::from_str(text, false))
     }),
     run_key("evict-idle", "WEFT_EVICT_IDLE", "never", |text| {
+        drop_value(duration::parse_some(text))
+    }),
+    run_key("longest-evicted", "WEFT_LONGEST_EVICTED", "no limit", |text| {
         drop_value(duration::parse_some(text))
     }),
     run_key("gpu", "WEFT_GPU", "the job chooses", |_| Ok(())),

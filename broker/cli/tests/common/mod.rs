@@ -267,6 +267,7 @@ impl Client {
             either: false,
             host: None,
             runs: None,
+            limit: None,
         }));
     }
 

@@ -154,6 +154,11 @@ impl Controller {
     }
 
     #[cfg(test)]
+    pub fn room_orders(&mut self, now: Ns) -> super::making_room::RoomOrders {
+        self.room.check(now, &self.machine, &self.jobs, &self.growth)
+    }
+
+    #[cfg(test)]
     pub fn room(&mut self) -> &mut RoomMaking {
         &mut self.room
     }
@@ -275,7 +280,8 @@ impl Controller {
         let Some(member) = gang.members.get(&client) else {
             return;
         };
-        let limit = match gang.declared {
+        let is_fixed = self.is_fixed(job, gang);
+        let limit = match is_fixed {
             true => quota,
             false => quota.saturating_add(self.obtainable(job)),
         };
@@ -287,7 +293,7 @@ impl Controller {
         member.admit(Terms {
             quota,
             limit,
-            declared: gang.declared,
+            declared: is_fixed,
             managed: gang.managed,
         });
     }
@@ -320,10 +326,20 @@ impl Controller {
         }
     }
 
-    /// Writes the limit of jobs without a declared need: their quota plus the bytes that they could
-    /// get.
+    /// Whether a job's need was declared without a limit: it does not grow as memory is free.
+    fn is_fixed(&self, job: Job, gang: &Gang) -> bool {
+        gang.declared && self.machine.limit(job).is_none()
+    }
+
+    /// Jobs on device memory that grow as it is free.
+    fn growing_jobs(&self) -> impl Iterator<Item = (Job, &Gang)> {
+        let unmanaged = self.jobs.iter().filter(|(_, gang)| !gang.managed);
+        unmanaged.filter(|(job, gang)| !self.is_fixed(*job, gang))
+    }
+
+    /// Writes the limit of jobs that grow: their quota plus the bytes that they could get.
     fn show_limits(&self) {
-        let growing = self.jobs.iter().filter(|(_, gang)| !gang.declared && !gang.managed);
+        let growing = self.growing_jobs();
         for (job, gang) in growing.filter(|(job, _)| self.machine.share(*job).is_some()) {
             let more = self.obtainable(job);
             gang.members.values().for_each(|member| member.show_limit(more));
@@ -338,10 +354,9 @@ impl Controller {
 
     // Memory that undeclared jobs do not hold.
 
-    /// Passes the memory that undeclared jobs hold to the core. Returns whether any amount changed.
+    /// Passes the memory that growing jobs hold to the core. Returns whether any amount changed.
     fn note_usage(&mut self) -> bool {
-        let undeclared = self.jobs.iter().filter(|(_, gang)| !gang.declared && !gang.managed);
-        let told = undeclared.filter_map(|(job, gang)| {
+        let told = self.growing_jobs().filter_map(|(job, gang)| {
             let (device, share) = self.machine.share(job)?;
             let bytes = gang.uses(context_on(&self.machine, device)).unwrap_or(share);
             (self.machine.usage(job) != Some(bytes)).then_some(Event::Uses(job, bytes))
@@ -1178,18 +1193,25 @@ impl Controller {
     }
 
     /// Gives others the bytes of jobs whose memory is on the host. They claim them before they
-    /// return.
+    /// return. A job with a limit keeps its request, unless a more important one waits.
     fn check_evicted(&mut self) {
         let given: Vec<(Job, u64)> = self
             .jobs
             .iter()
-            .map(|(job, gang)| (job, gang.members.values().map(Member::take_of_evicted).sum()))
+            .map(|(job, gang)| (job, gang.take_of_evicted(self.lends_only(job, gang))))
             .filter(|(_, bytes)| *bytes > 0)
             .collect();
         for (job, bytes) in given {
             self.log(job, format_args!("is on the host: {} are free", shown(bytes)));
             self.decide(Event::Gives(job, bytes));
         }
+    }
+
+    /// The bytes that a job gives others if its memory left to make room; `None`: all.
+    fn lends_only(&self, job: Job, gang: &Gang) -> Option<u64> {
+        let away = gang.members.values().any(Member::has_evicted);
+        let lends = away && self.machine.limit(job).is_some();
+        (lends && !self.room.is_outranked(job, &self.machine.view(), &self.jobs)).then(|| self.machine.lent(job))
     }
 
     /// Moves memory of less important jobs to the host for jobs that wait, and back.
@@ -1208,18 +1230,18 @@ impl Controller {
         let orders = self.room.check(now, &self.machine, &self.jobs, &self.growth);
         if let Some((waiting, leave)) = orders.leave {
             let of = |job: Job| self.jobs.gang(job).map_or_else(String::new, Gang::called);
-            for (job, bytes) in &leave {
+            for (job, bytes, why) in &leave {
                 self.log(*job, format_args!("leaves {} to {waiting:?}", shown(*bytes)));
                 if let Some(gang) = self.jobs.gang(*job) {
                     gang.say(&format!(
-                        "its memory moves to the host, because {} is more important and needs it; it comes back by itself",
+                        "its memory moves to the host, because {} {why}; it comes back by itself",
                         of(waiting)
                     ));
                     gang.members.values().for_each(|member| member.order_move(true));
                 }
             }
             if let Some(gang) = self.jobs.gang(waiting) {
-                let names: Vec<String> = leave.iter().map(|(job, _)| of(*job)).collect();
+                let names: Vec<String> = leave.iter().map(|(job, ..)| of(*job)).collect();
                 gang.say(&format!(
                     "memory of {} moves to the host to make room",
                     names.join(", ")
@@ -1313,6 +1335,14 @@ impl Controller {
             clients.into_iter().map(|client| (client, row.arrived))
         });
         self.arrivals.waits().chain(growers).chain(queued).collect()
+    }
+
+    /// Request and limit of each client whose job has a limit, bytes.
+    pub fn limits(&self) -> HashMap<u64, (u64, u64)> {
+        let of = |(job, gang): (Job, &Gang)| Some((job, (gang.asked, self.machine.limit(job)?)));
+        let limited = self.jobs.iter().filter_map(of);
+        let each = limited.flat_map(|(job, need)| self.jobs.clients_of(job).into_iter().map(move |it| (it, need)));
+        each.collect()
     }
 
     /// The queue, without expected begins.

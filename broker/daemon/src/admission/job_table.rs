@@ -38,6 +38,7 @@ use weft_api::peak_usage::PeakUsage;
 use weft_api::plain_text::brief;
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
+use weft_protocol::eviction::EvictionCause;
 use weft_protocol::transport::fds;
 
 /// Time to reattach. Clients try once a second; a busy machine may delay hundreds of them.
@@ -219,6 +220,21 @@ impl Gang {
         let least = self.least();
         let admitted = self.members.values().filter(|member| member.quota() > 0);
         admitted.fold(0, |given, member| given + member.give_back(least, wanted - given))
+    }
+
+    /// Takes all quota that its processes do not use, of those whose memory is on the host. `lent`:
+    /// at most these bytes, if the memory left to make room. Returns the bytes.
+    pub fn take_of_evicted(&self, lent: Option<u64>) -> u64 {
+        let mut left = lent.unwrap_or(u64::MAX);
+        let take = |member: &Member| {
+            let given = match member.eviction().cause() {
+                EvictionCause::Room => member.take_of_evicted(left),
+                _ => member.take_of_evicted(u64::MAX),
+            };
+            left = left.saturating_sub(given);
+            given
+        };
+        self.members.values().map(take).sum()
     }
 
     /// Takes back all quota that one process does not use, as [`Gang::give_up`].

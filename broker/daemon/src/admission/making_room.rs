@@ -4,6 +4,10 @@
 //!
 //! * Only for a job whose need is known, and only if all of it can begin then; for a job whose own
 //!   memory is about to return; or for a running job that waits for more.
+//! * Memory that a job has above its request ([`Admission::lent`]) also moves for a job of its own
+//!   priority or below that waits to begin, or returns with no more than its request.
+//! * A job whose memory made room for as long as it allows (`--longest-evicted`) also moves equal
+//!   jobs that began some time ago ([`Admission::yields`]).
 //! * The fewest jobs, and of those the fewest bytes. No job twice within [`APART_NS`].
 //! * A job returns by the broker's order only if it left for that, and with its declared need.
 //!   `weft pause --evict` stays.
@@ -17,7 +21,7 @@ use std::sync::atomic::Ordering;
 use super::growth::Growth;
 use super::job_table::{Gang, JobTable};
 use super::member::Member;
-use weft_admission::{Admission, AdmissionView, Ask, DeviceId, Job, RunningView};
+use weft_admission::{Admission, AdmissionView, Ask, DeviceId, Job, RoomNeed, RunningView};
 use weft_protocol::Ns;
 use weft_protocol::eviction::{EvictionCause, Residence, evicts};
 
@@ -59,11 +63,17 @@ pub struct RoomMaking {
     begun: Option<Ns>,
 }
 
+/// A job that leaves, its bytes, and why the other one gets them, for its user.
+pub type Leaving = (Job, u64, &'static str);
+
+/// A job that needs room: its request, the bytes, and why.
+type Seeking<'a> = (&'a Ask, u64, RoomNeed);
+
 /// Orders of a check.
 #[derive(Debug, Default)]
 pub struct RoomOrders {
-    /// The job that gets room, and the jobs that leave for it with their bytes.
-    pub leave: Option<(Job, Vec<(Job, u64)>)>,
+    /// The job that gets room, and those that leave for it.
+    pub leave: Option<(Job, Vec<Leaving>)>,
     /// Jobs that return.
     pub back: Vec<Job>,
 }
@@ -127,7 +137,12 @@ impl RoomMaking {
         let is_enough = leaving > 0 && rest <= machine.obtainable(job);
         let can = is_enough
             || self
-                .room(now, (machine, &view), jobs, (&own.ask, rest, own.device))
+                .room(
+                    now,
+                    (machine, &view),
+                    jobs,
+                    ((&own.ask, rest, RoomNeed::Growth), own.device),
+                )
                 .is_some();
         if can {
             self.grown.insert(job, now);
@@ -149,60 +164,93 @@ impl RoomMaking {
         (machine, view): (&Admission, &AdmissionView),
         jobs: &JobTable,
         growth: &Growth,
-    ) -> Option<(Job, Vec<(Job, u64)>)> {
+    ) -> Option<(Job, Vec<Leaving>)> {
         let returning = view.running.iter().flat_map(|running| {
-            let gang = jobs.gang(running.ask.job);
-            let (returns, all) = gang.map_or((0, 0), |gang| (returning(gang), to_return(gang)));
+            let job = running.ask.job;
+            let (returns, all) = jobs
+                .gang(job)
+                .map_or((0, 0), |gang| (returning(gang), to_return(machine, job, gang)));
             let needs = [all, returns].into_iter().filter(move |_| returns > 0);
-            needs.map(move |needs| (&running.ask, needs, vec![running.device]))
+            let overdue = |gang: &Gang| gang.members.values().any(|member| member.eviction().is_overdue());
+            let overdue = jobs.gang(job).is_some_and(overdue);
+            let why = move |needs| match needs <= running.ask.need.peak {
+                _ if overdue => RoomNeed::Overdue,
+                true => RoomNeed::Request,
+                false => RoomNeed::Growth,
+            };
+            needs.map(move |needs| ((&running.ask, needs, why(needs)), vec![running.device]))
         });
         let mut growing: Vec<_> = growers(view, growth).collect();
         growing.sort_by_key(|(ask, ..)| ask.priority);
         let growing = growing
             .into_iter()
-            .map(|(ask, lacks, device)| (ask, lacks, vec![device]));
+            .map(|(ask, lacks, device)| ((ask, lacks, RoomNeed::Growth), vec![device]));
         let known = view.waiting.iter();
         let known = known.filter(|waiter| now.saturating_sub(waiter.arrived) >= NEWCOMER_NS);
         let known = known.filter(|waiter| waiter.lack.is_some() && waiter.capped.is_none() && !waiter.suspended);
-        let waiting = known.map(|waiter| (&waiter.ask, waiter.needs, waiter.ask.devices.clone()));
-        for (ask, needs, on) in returning.chain(growing).chain(waiting) {
+        let waiting = known.map(|waiter| {
+            (
+                (&waiter.ask, waiter.needs, RoomNeed::Request),
+                waiter.ask.devices.clone(),
+            )
+        });
+        for (seeking, on) in returning.chain(growing).chain(waiting) {
             let may = |device: DeviceId| on.is_empty() || on.contains(&device);
             for (device, ..) in view.devices.iter().filter(|(device, ..)| may(device.id)) {
-                if let Some(chosen) = self.room(now, (machine, view), jobs, (ask, needs, device.id)) {
-                    self.ordered.extend(chosen.iter().map(|(job, _)| (*job, now)));
-                    return Some((ask.job, chosen));
+                if let Some(chosen) = self.room(now, (machine, view), jobs, (seeking, device.id)) {
+                    self.ordered.extend(chosen.iter().map(|(job, ..)| (*job, now)));
+                    return Some((seeking.0.job, chosen));
                 }
             }
         }
         None
     }
 
-    /// Less important jobs whose memory is enough for these bytes there, with the free ones and
-    /// those that jobs may have and do not hold. `None`: there are none, or the bytes are free.
+    /// Jobs whose memory is enough for these bytes there, with the free ones and those that jobs
+    /// may have and do not hold. `None`: there are none, or the bytes are free.
     fn room(
         &self,
         now: Ns,
         (machine, view): (&Admission, &AdmissionView),
         jobs: &JobTable,
-        (ask, needs, on): (&Ask, u64, DeviceId),
-    ) -> Option<Vec<(Job, u64)>> {
+        ((ask, needs, why), on): (Seeking<'_>, DeviceId),
+    ) -> Option<Vec<Leaving>> {
         let (.., free) = view.devices.iter().find(|(device, ..)| device.id == on)?;
         let unheld: HashMap<Job, u64> = machine.all_unheld(on, ask.job, ask.priority).collect();
         let free = unheld.values().fold(*free, |free, bytes| free.saturating_add(*bytes));
-        let lower = |job: &Job| {
-            let running = view.running.iter().find(|running| running.ask.job == *job);
-            running.is_some_and(|running| running.ask.priority > ask.priority)
-        };
         let candidates: Vec<(Job, u64)> = jobs
             .on(on)
-            .filter(|(job, _)| lower(job) && self.may_leave(*job, now))
+            .filter(|(job, _)| *job != ask.job && self.may_leave(*job, now))
             .map(|(job, gang)| {
                 let gains: u64 = gang.members.values().map(gain).sum();
+                let gains = gains.min(machine.yields(job, (ask.priority, why, now)));
                 (job, gains.saturating_sub(unheld.get(&job).copied().unwrap_or(0)))
             })
             .filter(|(_, bytes)| *bytes > 0)
             .collect();
-        enough(needs.saturating_sub(free), &candidates)
+        let chosen = enough(needs.saturating_sub(free), &candidates)?;
+        let told = |job| match machine.yields(job, (ask.priority, RoomNeed::Growth, now)) {
+            0 if machine.limit(job).is_some() => "needs the part above its request",
+            0 => "made room for as long as it may",
+            _ => "is more important and needs it",
+        };
+        Some(chosen.into_iter().map(|(job, bytes)| (job, bytes, told(job))).collect())
+    }
+
+    /// Whether a more important job than this one waits, returns, or has just grown.
+    pub fn is_outranked(&self, job: Job, view: &AdmissionView, jobs: &JobTable) -> bool {
+        let Some(own) = view.running.iter().find(|running| running.ask.job == job) else {
+            return false;
+        };
+        let more_important = |ask: &Ask| ask.priority < own.ask.priority;
+        let grows = |other: &RunningView| other.device == own.device && self.grown.contains_key(&other.ask.job);
+        let returns = |other: &Job| jobs.gang(*other).is_some_and(|gang| returning(gang) > 0);
+        view.waiting.iter().any(|waiter| more_important(&waiter.ask))
+            || view
+                .running
+                .iter()
+                .filter(|other| more_important(&other.ask))
+                .any(|other| returns(&other.ask.job) || grows(other))
     }
 
     /// Whether a job did not leave lately.
@@ -240,16 +288,8 @@ impl RoomMaking {
                 let Some(gang) = jobs.gang(running.ask.job) else {
                     continue;
                 };
-                let needs = to_return(gang);
-                let more_important = |ask: &Ask| ask.priority < running.ask.priority;
-                let grows = |other: &RunningView| other.device == device.id && self.grown.contains_key(&other.ask.job);
-                let returns = |other: &Job| jobs.gang(*other).is_some_and(|gang| returning(gang) > 0);
-                let waits = view.waiting.iter().any(|waiter| more_important(&waiter.ask))
-                    || view
-                        .running
-                        .iter()
-                        .filter(|other| more_important(&other.ask))
-                        .any(|other| returns(&other.ask.job) || grows(other));
+                let needs = to_return(machine, running.ask.job, gang);
+                let waits = self.is_outranked(running.ask.job, view, jobs);
                 let room = match self.may_leave(running.ask.job, now) {
                     true => machine.obtainable(running.ask.job),
                     false => *free,
@@ -313,12 +353,15 @@ fn returning(gang: &Gang) -> u64 {
     gang.members.values().map(Member::returning).sum()
 }
 
-/// Bytes that a job claims for its return: those on the host, or the rest of its declared need.
-fn to_return(gang: &Gang) -> u64 {
+/// Bytes that a job claims for its return: those on the host, or the rest of its declared need. A
+/// job with a limit may have its request already.
+fn to_return(machine: &Admission, job: Job, gang: &Gang) -> u64 {
     let on_host = |member: &Member| member.eviction().evicted.load(Ordering::Relaxed);
     let sum = |of: fn(&Member) -> u64| gang.members.values().map(of).sum::<u64>();
     let declared = if gang.declared { gang.asked } else { 0 };
-    sum(on_host).max(declared.saturating_sub(sum(Member::quota)))
+    let kept = machine.limit(job).map_or(0, |_| sum(Member::spare).min(gang.asked));
+    let on_host = sum(on_host).saturating_sub(kept);
+    on_host.max(declared.saturating_sub(sum(Member::quota)))
 }
 
 /// Bytes that others get if this client's movable memory leaves.

@@ -86,6 +86,11 @@ impl Member {
         self.entry.lane.admission_slot.quota.load(Ordering::Acquire)
     }
 
+    /// Bytes of its quota that it does not hold.
+    pub fn spare(&self) -> u64 {
+        self.quota().saturating_sub(self.held())
+    }
+
     /// Sends a line for its user.
     pub fn say(&self, line: &str) {
         let _ = self.sender.send(ToClient::Said(line.to_string()));
@@ -204,14 +209,15 @@ impl Member {
         slot.residence() != Residence::Device && slot.evicted.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes all quota that it does not use, if its memory is on the host. Returns the bytes.
-    pub fn take_of_evicted(&self) -> u64 {
+    /// Takes quota that it does not use, at most `most` bytes, if its memory is on the host.
+    /// Returns the bytes.
+    pub fn take_of_evicted(&self, most: u64) -> u64 {
         let slot = &self.entry.lane.eviction;
         let away = slot.residence() == Residence::Evicted && slot.evicted.load(Ordering::Relaxed) > 0;
         if !away || !slot.is_answered() || slot.returns() || self.quota() <= 1 {
             return 0;
         }
-        let given = self.give_back(0, u64::MAX);
+        let given = self.give_back(0, most);
         // Either the client sees the smaller quota once a call of its idle job waits, or that call
         // is seen here.
         fence(Ordering::SeqCst);

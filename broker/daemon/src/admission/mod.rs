@@ -273,6 +273,11 @@ impl AdmissionHandle {
             .collect()
     }
 
+    /// Request and limit of each client whose job has a limit, bytes.
+    pub fn limits(&self) -> HashMap<u64, (u64, u64)> {
+        self.controller().limits()
+    }
+
     /// The queue, for `weft queue`.
     pub fn queue(&self) -> Queue {
         let controller = self.controller();

@@ -124,6 +124,7 @@ impl Promises {
                     },
                     false => Backing::Device,
                 },
+                limit: None,
             },
             devices: devices.clone(),
         };

@@ -87,6 +87,8 @@ impl QueueReport<'_> {
                 priority: row.ask.priority,
                 share: row.share,
                 memory: auto_backing::name_of(row.ask.need.backing).to_string(),
+                request: row.ask.need.limit.map(|_| row.ask.need.peak),
+                limit: row.ask.need.limit,
                 held,
                 waits_for: self.growth.lacks(row.ask.job),
                 since_s: seconds(now.saturating_sub(row.since)),
@@ -162,6 +164,7 @@ impl QueueReport<'_> {
 /// Reason for the wait of a job whose user is at a cap.
 fn at_cap(cap: CapLack, needs: u64) -> String {
     match cap {
+        CapLack::Limit(limit) => format!("needs {}, and its limit is {}", gib(needs), gib(limit)),
         CapLack::Jobs(1) => "its user runs 1 job and may run no more at once (a cap of this broker)".to_string(),
         CapLack::Jobs(jobs) => format!("its user runs {jobs} jobs and may run no more at once (a cap of this broker)"),
         CapLack::Memory { has, most } => format!(

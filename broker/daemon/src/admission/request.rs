@@ -52,6 +52,10 @@ pub fn ask(
             processes,
             expected: expected_ns(entry, wants).unwrap_or(DurationClass::Medium.expected()),
             backing,
+            // A part on a further device may exceed its request by as much as the whole job.
+            limit: wants
+                .limit
+                .map(|limit| peak.saturating_add(limit.saturating_sub(wants.memory.unwrap_or(limit)))),
         },
         devices: vec![device],
     }

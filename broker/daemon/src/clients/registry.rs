@@ -468,6 +468,8 @@ impl Entry {
             dropped_messages: read(&counters.dropped_messages),
             memory: read(&counters.memory),
             memory_peak: read(&counters.memory_peak),
+            memory_request: None,
+            memory_limit: None,
             managed: read(&counters.managed),
             managed_own: read(&counters.managed_own),
             host_left: read(&counters.host_left),

@@ -422,8 +422,10 @@ impl QueryHandler {
         let mut clients: Vec<_> = entries.iter().map(|entry| entry.status()).collect();
         clients.sort_by_key(|client| (client.priority, client.client));
         let waiting = self.admission.waiting();
+        let limits = self.admission.limits();
         for client in &mut clients {
             client.waits_for_memory_s = waiting.get(&client.client).copied();
+            (client.memory_request, client.memory_limit) = limits.get(&client.client).copied().unzip();
         }
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let report = self.outcomes.ask().unwrap_or_else(|| OutcomeReport {

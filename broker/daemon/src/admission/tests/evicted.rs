@@ -52,7 +52,8 @@ fn soon(broker: &Broker, holds: impl Fn() -> bool) -> bool {
 
 /// A job that holds 5 GiB on the device, of which 4 can move.
 fn movable(broker: &mut Broker, process: &Somebody) -> Arc<Entry> {
-    let low = broker.comes(process.pid(), "low", 5 * GB, None);
+    let name = format!("low {}", process.pid());
+    let low = broker.comes(process.pid(), &name, 5 * GB, None);
     let slot = &low.lane.eviction;
     low.lane.counters.memory.store(5 * GB, Ordering::Relaxed);
     slot.movable.store(4 * GB, Ordering::Relaxed);
@@ -152,4 +153,78 @@ fn a_job_returns_to_memory_that_a_sleeping_one_does_not_hold_once_it_may_move_ag
     let quota = || low.lane.admission_slot.quota.load(Ordering::Relaxed);
     broker.handle.more(low.client, 4 * GB, 0);
     assert!(quota() >= 5 * GB, "{}", quota());
+}
+
+#[test]
+fn an_equal_gets_what_a_job_has_above_its_request_and_a_more_important_job_all() {
+    let mut broker = Broker::begin(None);
+    let pids = [Somebody::new(), Somebody::new(), Somebody::new()];
+    let lender = broker.new_job(pids[0].pid(), "lender".into());
+    let wants = Wants {
+        uuid: "gpu".into(),
+        total: 8 * GB,
+        memory: Some(2 * GB),
+        limit: Some(6 * GB),
+        gang: "lender".into(),
+        processes: 1,
+        ..Wants::default()
+    };
+    broker.handle.wants(&lender, &ToTheClient::nobody(), wants);
+    broker.handle.more(lender.client, 3 * GB, 0);
+    let quota = || lender.lane.admission_slot.quota.load(Ordering::Relaxed);
+    assert_eq!(quota(), 5 * GB);
+    broker.handle.more(lender.client, 2 * GB, 0);
+    assert_eq!(quota(), 5 * GB, "7 are more than its limit");
+    let slot = &lender.lane.eviction;
+    let order = || slot.order.load(Ordering::Relaxed);
+    lender.lane.counters.memory.store(5 * GB, Ordering::Relaxed);
+    slot.movable.store(5 * GB, Ordering::Relaxed);
+    slot.set_residence(Residence::Device, 0, 0);
+    let equal = broker.comes(pids[1].pid(), "equal", 4 * GB, None);
+    assert!(soon(&broker, || evicts(order())));
+    let left = order();
+    lender.lane.counters.memory.store(0, Ordering::Relaxed);
+    slot.set_cause(EvictionCause::Room);
+    slot.set_residence(Residence::Evicted, 5 * GB, 1);
+    slot.answered.store(left, Ordering::Relaxed);
+    assert!(soon(&broker, || standing(&equal) == AdmissionState::Admitted));
+    assert_eq!(quota(), 2 * GB, "its request is kept");
+    // A more important job needs it.
+    let high = broker.comes(pids[2].pid(), "high", 3 * GB, None);
+    broker.handle.priority(high.client, 2);
+    assert!(soon(&broker, || standing(&high) == AdmissionState::Admitted));
+    assert_eq!(quota(), 1);
+    for other in [&equal, &high] {
+        broker.handle.gone(other.client);
+    }
+    free_memory::until(&broker, || order() != left);
+    assert!(!evicts(order()));
+}
+
+#[test]
+fn a_job_that_is_overdue_moves_an_equal_after_ten_minutes() {
+    let mut broker = Broker::begin(None);
+    let (one, two) = (Somebody::new(), Somebody::new());
+    let away = movable(&mut broker, &one);
+    let slot = &away.lane.eviction;
+    let order = slot.give_order(true, EvictionCause::Room);
+    away.lane.counters.memory.store(GB, Ordering::Relaxed);
+    slot.set_cause(EvictionCause::Room);
+    slot.set_residence(Residence::Evicted, 4 * GB, 1);
+    slot.answered.store(order, Ordering::Relaxed);
+    assert!(soon(&broker, || away.lane.admission_slot.quota.load(Ordering::Relaxed) == GB));
+    let equal = movable(&mut broker, &two);
+    assert_eq!(standing(&equal), AdmissionState::Admitted);
+    let leaves = |minutes: u64| {
+        let mut controller = broker.handle.controller();
+        let leave = controller.room_orders(clock::now() + minutes * 60_000_000_000).leave;
+        leave.map(|(_, leave)| leave.iter().map(|(_, bytes, _)| *bytes).collect::<Vec<_>>())
+    };
+    // Each look is later than the one before.
+    slot.set_wanted(1);
+    assert_eq!(leaves(9), None, "the equal job has just begun");
+    slot.set_wanted(0);
+    assert_eq!(leaves(11), None, "it is not overdue");
+    slot.set_wanted(1);
+    assert_eq!(leaves(13), Some(vec![4 * GB]));
 }
