@@ -8,7 +8,7 @@
 
 use std::{hint::black_box, process::ExitCode, time::Instant};
 
-use weft_profiles::working_set::{Access, Allocations, Fitter, Launch, Touched, WorkingSetPredictor};
+use weft_profiles::working_set::{Access, Allocations, Fitter, LaunchArguments, Touched, WorkingSetPredictor};
 
 #[path = "../../tests/figures.rs"]
 mod figures;
@@ -108,8 +108,8 @@ const KINDS: [&str; 5] = [
     "recalled",
 ];
 
-fn launch(call: &BenchCall) -> Launch<'_> {
-    Launch {
+fn launch(call: &BenchCall) -> LaunchArguments<'_> {
+    LaunchArguments {
         kernel: call.kernel,
         parameters: &call.parameters,
         grid: [108, 1, 1],

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weft_profiles::working_set::{
-    Access, Allocations, KernelWorkingSet, Launch, Region, Touched, WorkingSetPredictor, WorkingSets,
+    Access, Allocations, KernelWorkingSet, LaunchArguments, Region, Touched, WorkingSetPredictor, WorkingSets,
 };
 use weft_protocol::Ns;
 use weft_protocol::control::{GRANULE, GranuleUse};
@@ -185,8 +185,8 @@ impl Noted {
     }
 }
 
-fn launch_of<'a>(kernel: &Kernel, word: u64, parameters: &'a [u8]) -> Launch<'a> {
-    Launch {
+fn launch_of<'a>(kernel: &Kernel, word: u64, parameters: &'a [u8]) -> LaunchArguments<'a> {
+    LaunchArguments {
         kernel: word,
         parameters,
         grid: kernel.grid.into(),

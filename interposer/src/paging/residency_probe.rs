@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use weft_profiles::working_set::{Allocations, Evidence, HostResidency, Launch, Touched};
+use weft_profiles::working_set::{Allocations, Evidence, HostResidency, LaunchArguments, Touched};
 
 use super::{evicted, mem_advise, ranges};
 use crate::driver::abi::{CuResult, CuStream};
@@ -158,7 +158,7 @@ pub struct Windows(Vec<MemoryWindow>);
 
 impl Windows {
     /// The allocations behind a launch's pointers; `None` if none, or too large.
-    pub fn of(launch: &Launch, live: &Allocations) -> Option<Windows> {
+    pub fn of(launch: &LaunchArguments, live: &Allocations) -> Option<Windows> {
         let pointers = launch.pointer_offsets().filter_map(|offset| launch.word64(offset));
         let mut all: Vec<MemoryWindow> = pointers
             .filter_map(|pointer| {
@@ -434,8 +434,8 @@ fn try_on(table: &File, stream: CuStream, at: u64, bytes: u64) -> Result<(), &'s
 mod tests {
     use super::*;
 
-    fn launch(parameters: &[u8]) -> Launch<'_> {
-        Launch {
+    fn launch(parameters: &[u8]) -> LaunchArguments<'_> {
+        LaunchArguments {
             kernel: 1,
             parameters,
             grid: [1; 3],

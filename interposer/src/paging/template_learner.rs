@@ -17,7 +17,8 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use weft_profiles::working_set::recording::{self, Recording};
 use weft_profiles::working_set::{
-    Access, Allocations, Certainty, Evidence, Fitter, HostResidency, KernelWorkingSet, Launch, SimulatedLedger, Touched,
+    Access, Allocations, Certainty, Evidence, Fitter, HostResidency, KernelWorkingSet, LaunchArguments,
+    SimulatedLedger, Touched,
 };
 
 use super::residency_probe;
@@ -83,7 +84,7 @@ fn notes() -> MutexGuard<'static, Option<Notes>> {
 }
 
 /// Notes a launch just made. `version` is that of `live`.
-pub fn note_launch(launch: &Launch, function: CuFunction, live: &Allocations, version: u64) {
+pub fn note_launch(launch: &LaunchArguments, function: CuFunction, live: &Allocations, version: u64) {
     if residency_probe::is_on() {
         // The launch is observed by the probe, or not at all.
         return;
@@ -126,7 +127,13 @@ pub fn note_launch(launch: &Launch, function: CuFunction, live: &Allocations, ve
     notes.touched = touched;
 }
 
-pub fn note_observed(launch: &Launch, function: CuFunction, live: &Allocations, version: u64, touched: &[Touched]) {
+pub fn note_observed(
+    launch: &LaunchArguments,
+    function: CuFunction,
+    live: &Allocations,
+    version: u64,
+    touched: &[Touched],
+) {
     let mut notes = notes();
     let notes = notes.get_or_insert_default();
     if notes.records.len() > NOTES_BYTES {
@@ -142,7 +149,7 @@ impl Notes {
         &mut self,
         number: u64,
         certainty: Certainty,
-        launch: &Launch,
+        launch: &LaunchArguments,
         function: CuFunction,
         (live, version): (&Allocations, u64),
         touched: &[Touched],
@@ -170,7 +177,7 @@ pub struct Shapes {
 
 impl Shapes {
     /// Counts a launch. True if it must be observed.
-    pub fn wants(&mut self, launch: &Launch, live: &Allocations) -> bool {
+    pub fn wants(&mut self, launch: &LaunchArguments, live: &Allocations) -> bool {
         let shape = launch.shape(live, &mut self.scratch);
         let seen = self.seen.entry(shape ^ launch.kernel).or_default();
         if *seen == 0 {
@@ -298,7 +305,7 @@ mod tests {
         let mut shapes = Shapes::default();
         let mut wants = |pointer: u64, size: u64| {
             let parameters = [pointer.to_le_bytes(), size.to_le_bytes()].concat();
-            let launch = Launch {
+            let launch = LaunchArguments {
                 kernel: 9,
                 parameters: &parameters,
                 grid: [1; 3],

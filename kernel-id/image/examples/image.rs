@@ -5,8 +5,8 @@
 //! Shows a framework's real kernels (names, parameter layouts) without vendor tools.
 
 use weft_image::fatbin::{EntryKind, Fatbin};
-use weft_image::kind::{FATBIN_MAGIC, Kind, kind};
-use weft_image::{Error, Module, read};
+use weft_image::kind::{FATBIN_MAGIC, ImageKind, kind};
+use weft_image::{ImageError, Module, read};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arch = args.next().map_or(Ok(80), |a| a.parse())?;
     let part = args.next().unwrap_or_default();
     let bytes = std::fs::read(&file)?;
-    if kind(&bytes) != Kind::Cubin {
+    if kind(&bytes) != ImageKind::Cubin {
         print(&read(&bytes, arch)?, &part);
         return Ok(());
     }
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                         .count();
                     print(&module, &part);
                 }
-                Err(Error::NoBinary(_)) => {}
+                Err(ImageError::NoBinary(_)) => {}
                 Err(error) => {
                     failed += 1;
                     eprintln!("fatbin at {at:#x}: {error}");

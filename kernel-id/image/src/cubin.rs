@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use object::read::elf::{ElfFile64, FileHeader as _, SectionHeader as _};
 use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, SymbolFlags, SymbolKind};
 
-use crate::Error;
+use crate::ImageError;
 use crate::info::{self, Fact};
-use crate::module::{Global, Kernel, Module};
+use crate::module::{EntryFunction, Global, Module};
 
 /// `STO_CUDA_ENTRY`: bit of a symbol's `st_other` that marks an entry function.
 const ENTRY: u8 = 0x10;
@@ -22,8 +22,8 @@ const ENTRY: u8 = 0x10;
 const REGISTERS: u32 = 24;
 
 /// Reads a cubin.
-pub fn read(image: &[u8]) -> Result<Module, Error> {
-    let file = ElfFile64::<Endianness>::parse(image).map_err(|_| Error::Malformed("ELF"))?;
+pub fn read(image: &[u8]) -> Result<Module, ImageError> {
+    let file = ElfFile64::<Endianness>::parse(image).map_err(|_| ImageError::Malformed("ELF"))?;
     let mut module = Module {
         arch: arch(&file),
         ..Module::default()
@@ -47,12 +47,12 @@ pub fn read(image: &[u8]) -> Result<Module, Error> {
                 if st_other.0 & ENTRY == 0 {
                     continue;
                 }
-                let mut kernel = Kernel {
+                let mut kernel = EntryFunction {
                     name: name.to_string(),
                     // The module-wide section replaces it below. Kernels of other assemblers have
                     // it only here.
                     registers: code.elf_section_header().sh_info(file.endian()) >> REGISTERS,
-                    ..Kernel::default()
+                    ..EntryFunction::default()
                 };
                 if let Some(shared) = sections.get(format!(".nv.shared.{name}").as_str()) {
                     kernel.shared = u32::try_from(shared.size()).unwrap_or(u32::MAX);

@@ -3,7 +3,7 @@
 
 /// Reason for which an image could not be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Error {
+pub enum ImageError {
     /// The image ends before a part that it announces.
     #[error("the image is cut short: {0}")]
     Short(&'static str),

@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 use std::io::Read;
 
-use crate::Error;
+use crate::ImageError;
 use crate::bytes::{slice, u16_at, u32_at, u64_at};
 use crate::kind::{FATBIN_MAGIC, WRAPPER_MAGIC};
 use crate::lz4;
@@ -36,13 +36,13 @@ pub struct Wrapper {
 
 impl Wrapper {
     /// Reads the wrapper at the start of `bytes`.
-    pub fn new(bytes: &[u8]) -> Result<Wrapper, Error> {
+    pub fn new(bytes: &[u8]) -> Result<Wrapper, ImageError> {
         if u32_at(bytes, 0) != Some(WRAPPER_MAGIC) {
-            return Err(Error::Unknown);
+            return Err(ImageError::Unknown);
         }
         match (u32_at(bytes, 4), u64_at(bytes, 8), u64_at(bytes, 16)) {
             (Some(version), Some(data), Some(second)) => Ok(Wrapper { version, data, second }),
-            _ => Err(Error::Short("fatbin wrapper")),
+            _ => Err(ImageError::Short("fatbin wrapper")),
         }
     }
 }
@@ -73,14 +73,14 @@ pub struct FatbinEntry<'a> {
 
 impl<'a> FatbinEntry<'a> {
     /// The code, decompressed if needed.
-    pub fn code(&self) -> Result<Cow<'a, [u8]>, Error> {
+    pub fn code(&self) -> Result<Cow<'a, [u8]>, ImageError> {
         if self.flags & (FLAG_LZ4 | FLAG_ZSTD) == 0 {
             return Ok(Cow::Borrowed(self.payload));
         }
         if self.uncompressed > MAX_DECOMPRESSED_BYTES {
-            return Err(Error::Compression("uncompressed size"));
+            return Err(ImageError::Compression("uncompressed size"));
         }
-        let size = usize::try_from(self.uncompressed).map_err(|_| Error::Compression("uncompressed size"))?;
+        let size = usize::try_from(self.uncompressed).map_err(|_| ImageError::Compression("uncompressed size"))?;
         if self.flags & FLAG_ZSTD != 0 {
             return zstd(self.payload, size).map(Cow::Owned);
         }
@@ -88,15 +88,15 @@ impl<'a> FatbinEntry<'a> {
     }
 }
 
-fn zstd(payload: &[u8], size: usize) -> Result<Vec<u8>, Error> {
+fn zstd(payload: &[u8], size: usize) -> Result<Vec<u8>, ImageError> {
     let decoder =
-        ruzstd::decoding::StreamingDecoder::new(payload).map_err(|_| Error::Compression("zstd frame header"))?;
+        ruzstd::decoding::StreamingDecoder::new(payload).map_err(|_| ImageError::Compression("zstd frame header"))?;
     let mut code = Vec::new();
     let read = decoder.take(size as u64).read_to_end(&mut code);
     match read {
         Ok(n) if n == size => Ok(code),
-        Ok(_) => Err(Error::Compression("zstd frame shorter than announced")),
-        Err(_) => Err(Error::Compression("zstd data")),
+        Ok(_) => Err(ImageError::Compression("zstd frame shorter than announced")),
+        Err(_) => Err(ImageError::Compression("zstd data")),
     }
 }
 
@@ -108,15 +108,15 @@ pub struct Fatbin<'a> {
 
 impl<'a> Fatbin<'a> {
     /// Reads the container at the start of `bytes`.
-    pub fn new(bytes: &'a [u8]) -> Result<Fatbin<'a>, Error> {
+    pub fn new(bytes: &'a [u8]) -> Result<Fatbin<'a>, ImageError> {
         if u32_at(bytes, 0) != Some(FATBIN_MAGIC) {
-            return Err(Error::Unknown);
+            return Err(ImageError::Unknown);
         }
         let (Some(header), Some(size)) = (u16_at(bytes, 6), u64_at(bytes, 8)) else {
-            return Err(Error::Short("fatbin header"));
+            return Err(ImageError::Short("fatbin header"));
         };
-        let size = usize::try_from(size).map_err(|_| Error::Malformed("fatbin size"))?;
-        let entries = slice(bytes, header.into(), size).ok_or(Error::Short("fatbin entries"))?;
+        let size = usize::try_from(size).map_err(|_| ImageError::Malformed("fatbin size"))?;
+        let entries = slice(bytes, header.into(), size).ok_or(ImageError::Short("fatbin entries"))?;
         Ok(Fatbin { entries })
     }
 
@@ -127,7 +127,7 @@ impl<'a> Fatbin<'a> {
     }
 
     /// The entry that a device of architecture `arch` would load.
-    pub fn best(&self, arch: u32) -> Result<FatbinEntry<'a>, Error> {
+    pub fn best(&self, arch: u32) -> Result<FatbinEntry<'a>, ImageError> {
         let mut best: Option<(bool, u32, FatbinEntry<'a>)> = None;
         for entry in self.entries() {
             let entry = entry?;
@@ -141,7 +141,7 @@ impl<'a> Fatbin<'a> {
                 best = Some((rank.0, rank.1, entry));
             }
         }
-        best.map(|(.., entry)| entry).ok_or(Error::NoBinary(arch))
+        best.map(|(.., entry)| entry).ok_or(ImageError::NoBinary(arch))
     }
 }
 
@@ -152,7 +152,7 @@ pub struct Entries<'a> {
 }
 
 impl<'a> Iterator for Entries<'a> {
-    type Item = Result<FatbinEntry<'a>, Error>;
+    type Item = Result<FatbinEntry<'a>, ImageError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
@@ -172,7 +172,7 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 /// Reads one entry; returns it and the bytes after it.
-fn entry(bytes: &[u8]) -> Result<(FatbinEntry<'_>, &[u8]), Error> {
+fn entry(bytes: &[u8]) -> Result<(FatbinEntry<'_>, &[u8]), ImageError> {
     let (Some(kind), Some(header), Some(size), Some(compressed), Some(arch), Some(flags)) = (
         u16_at(bytes, 0),
         u32_at(bytes, 4),
@@ -181,22 +181,22 @@ fn entry(bytes: &[u8]) -> Result<(FatbinEntry<'_>, &[u8]), Error> {
         u32_at(bytes, 28),
         u64_at(bytes, 40),
     ) else {
-        return Err(Error::Short("fatbin entry header"));
+        return Err(ImageError::Short("fatbin entry header"));
     };
     /// Header up to and including the flags; a shorter one would stop or reverse the walk.
     const SHORTEST: u32 = 48;
     if header < SHORTEST {
-        return Err(Error::Malformed("fatbin entry header size"));
+        return Err(ImageError::Malformed("fatbin entry header size"));
     }
-    let size = usize::try_from(size).map_err(|_| Error::Malformed("fatbin entry size"))?;
+    let size = usize::try_from(size).map_err(|_| ImageError::Malformed("fatbin entry size"))?;
     let header = header as usize;
-    let payload = slice(bytes, header, size).ok_or(Error::Short("fatbin entry payload"))?;
+    let payload = slice(bytes, header, size).ok_or(ImageError::Short("fatbin entry payload"))?;
     let packed = flags & (FLAG_LZ4 | FLAG_ZSTD) != 0;
     // Payloads are padded to eight bytes; a decoder must see only the compressed bytes.
     let exact = match packed && compressed != 0 {
         true => payload
             .get(..compressed as usize)
-            .ok_or(Error::Malformed("fatbin entry compressed size"))?,
+            .ok_or(ImageError::Malformed("fatbin entry compressed size"))?,
         false => payload,
     };
     let uncompressed = match (packed, header >= 64) {

@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use crate::bytes::{slice, u16_at, u32_at};
-use crate::module::{Kernel, Param};
+use crate::module::{EntryFunction, Param};
 
 /// Largest block (three words).
 const MAX_THREADS: u8 = 0x05;
@@ -41,7 +41,7 @@ fn records(mut bytes: &[u8]) -> impl Iterator<Item = InfoRecord<'_>> {
 }
 
 /// Reads a kernel's own section into `kernel`.
-pub(crate) fn kernel(bytes: &[u8], kernel: &mut Kernel) {
+pub(crate) fn kernel(bytes: &[u8], kernel: &mut EntryFunction) {
     let mut params: Vec<(u16, Param)> = Vec::new();
     let mut bank_bytes = 0;
     for record in records(bytes) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Readers for the images that CUDA clients load: fatbin wrapper, fatbin, cubin (ELF) and PTX text.
 //!
-//! They work on borrowed bytes, return an [`Error`] for malformed input, and never panic. They use
-//! no file, pointer or driver state: the caller follows a wrapper's pointer, as only the caller
+//! They work on borrowed bytes, return an [`ImageError`] for malformed input, and never panic. They
+//! use no file, pointer or driver state: the caller follows a wrapper's pointer, as only the caller
 //! knows the address space.
 //!
 //! | file | reads |
@@ -24,19 +24,19 @@ pub mod lz4;
 pub mod module;
 pub mod ptx;
 
-pub use error::Error;
-pub use module::{Global, Kernel, Module, Param};
+pub use error::ImageError;
+pub use module::{EntryFunction, Global, Module, Param};
 
 /// Reads any image except a wrapper: the module that a device of architecture `arch` (80 for sm_80)
 /// loads.
 ///
 /// A fatbin has one entry per architecture. The choice is the driver's: the newest cubin of the
 /// same major architecture not newer than the device, else the newest PTX not newer.
-pub fn read(image: &[u8], arch: u32) -> Result<Module, Error> {
+pub fn read(image: &[u8], arch: u32) -> Result<Module, ImageError> {
     match kind::kind(image) {
-        kind::Kind::Cubin => cubin::read(image),
-        kind::Kind::Ptx => ptx::read_bytes(image),
-        kind::Kind::Fatbin => {
+        kind::ImageKind::Cubin => cubin::read(image),
+        kind::ImageKind::Ptx => ptx::read_bytes(image),
+        kind::ImageKind::Fatbin => {
             let entry = fatbin::Fatbin::new(image)?.best(arch)?;
             let code = entry.code()?;
             match entry.kind {
@@ -44,6 +44,6 @@ pub fn read(image: &[u8], arch: u32) -> Result<Module, Error> {
                 _ => ptx::read_bytes(&code),
             }
         }
-        kind::Kind::Wrapper | kind::Kind::Unknown => Err(Error::Unknown),
+        kind::ImageKind::Wrapper | kind::ImageKind::Unknown => Err(ImageError::Unknown),
     }
 }

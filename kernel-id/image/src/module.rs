@@ -13,7 +13,7 @@ pub struct Param {
 
 /// An entry function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Kernel {
+pub struct EntryFunction {
     /// Symbol, mangled if the source language mangles.
     pub name: String,
     /// Parameters in order of declaration; `None` if the image does not contain them (a stripped
@@ -29,7 +29,7 @@ pub struct Kernel {
     pub max_threads: u32,
 }
 
-impl Kernel {
+impl EntryFunction {
     /// Size of the parameter buffer, bytes.
     pub fn param_bytes(&self) -> u32 {
         let ends = self.params.iter().flatten().map(|p| p.offset.saturating_add(p.size));
@@ -56,14 +56,14 @@ pub struct Module {
     /// Architecture compiled for (80 for sm_80); 0 if unknown.
     pub arch: u32,
     /// Entry functions.
-    pub kernels: Vec<Kernel>,
+    pub kernels: Vec<EntryFunction>,
     /// Global and constant variables.
     pub globals: Vec<Global>,
 }
 
 impl Module {
     /// The kernel of this name.
-    pub fn kernel(&self, name: &str) -> Option<&Kernel> {
+    pub fn kernel(&self, name: &str) -> Option<&EntryFunction> {
         self.kernels.iter().find(|k| k.name == name)
     }
 

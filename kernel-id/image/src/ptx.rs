@@ -6,22 +6,22 @@
 //! at the next multiple of its alignment.
 #![forbid(unsafe_code)]
 
-use crate::Error;
-use crate::module::{Global, Kernel, Module, Param};
+use crate::ImageError;
+use crate::module::{EntryFunction, Global, Module, Param};
 
 /// Reads PTX up to the first zero byte. Invalid UTF-8 is replaced, as names are ASCII.
-pub fn read_bytes(image: &[u8]) -> Result<Module, Error> {
+pub fn read_bytes(image: &[u8]) -> Result<Module, ImageError> {
     let end = image.iter().position(|b| *b == 0).unwrap_or(image.len());
     read(&String::from_utf8_lossy(image.get(..end).unwrap_or(image)))
 }
 
 /// Reads PTX.
-pub fn read(text: &str) -> Result<Module, Error> {
+pub fn read(text: &str) -> Result<Module, ImageError> {
     let mut words = Words::new(text);
     let mut module = Module::default();
     let mut depth = 0u32;
     let mut seen_version = false;
-    let mut open: Option<Kernel> = None;
+    let mut open: Option<EntryFunction> = None;
     while let Some(word) = words.next() {
         match word {
             "{" => depth += 1,
@@ -38,12 +38,12 @@ pub fn read(text: &str) -> Result<Module, Error> {
             ".entry" if depth == 0 => {
                 let name = words
                     .next()
-                    .ok_or(Error::Malformed("PTX entry without a name"))?
+                    .ok_or(ImageError::Malformed("PTX entry without a name"))?
                     .to_string();
-                open = Some(Kernel {
+                open = Some(EntryFunction {
                     name,
                     params: Some(params(&mut words)?),
-                    ..Kernel::default()
+                    ..EntryFunction::default()
                 });
             }
             ".func" if depth == 0 => open = None,
@@ -72,7 +72,7 @@ pub fn read(text: &str) -> Result<Module, Error> {
         }
     }
     if !seen_version {
-        return Err(Error::Malformed("PTX without .version"));
+        return Err(ImageError::Malformed("PTX without .version"));
     }
     Ok(module)
 }
@@ -97,7 +97,7 @@ fn type_size(word: &str) -> Option<u64> {
 }
 
 /// Reads parameters up to `)`; the `(` may have been read.
-fn params(words: &mut Words<'_>) -> Result<Vec<Param>, Error> {
+fn params(words: &mut Words<'_>) -> Result<Vec<Param>, ImageError> {
     let mut params = Vec::new();
     if words.peek() != Some("(") {
         return Ok(params);
@@ -108,7 +108,7 @@ fn params(words: &mut Words<'_>) -> Result<Vec<Param>, Error> {
     loop {
         let word = words
             .next()
-            .ok_or(Error::Malformed("PTX parameter list without an end"))?;
+            .ok_or(ImageError::Malformed("PTX parameter list without an end"))?;
         match word {
             // After `.ptr`, `.align` is about the pointee.
             ".ptr" => pointer = true,
@@ -117,24 +117,28 @@ fn params(words: &mut Words<'_>) -> Result<Vec<Param>, Error> {
                     .next()
                     .and_then(|w| w.parse().ok())
                     .filter(|a: &u64| a.is_power_of_two());
-                let value = value.ok_or(Error::Malformed("PTX alignment"))?;
+                let value = value.ok_or(ImageError::Malformed("PTX alignment"))?;
                 if !pointer {
                     align = Some(value);
                 }
             }
             "[" => {
-                let length = words.next().ok_or(Error::Malformed("PTX array"))?;
-                count = length.parse().map_err(|_| Error::Malformed("PTX array length"))?;
+                let length = words.next().ok_or(ImageError::Malformed("PTX array"))?;
+                count = length.parse().map_err(|_| ImageError::Malformed("PTX array length"))?;
             }
             "," | ")" => {
                 if let Some(one) = size.take() {
                     let align = align.unwrap_or(one);
-                    let bytes = one.checked_mul(count).ok_or(Error::Malformed("PTX parameter size"))?;
+                    let bytes = one
+                        .checked_mul(count)
+                        .ok_or(ImageError::Malformed("PTX parameter size"))?;
                     let at = offset
                         .checked_next_multiple_of(align)
-                        .ok_or(Error::Malformed("PTX parameter size"))?;
-                    offset = at.checked_add(bytes).ok_or(Error::Malformed("PTX parameter size"))?;
-                    let narrow = |n: u64| u32::try_from(n).map_err(|_| Error::Malformed("PTX parameter size"));
+                        .ok_or(ImageError::Malformed("PTX parameter size"))?;
+                    offset = at
+                        .checked_add(bytes)
+                        .ok_or(ImageError::Malformed("PTX parameter size"))?;
+                    let narrow = |n: u64| u32::try_from(n).map_err(|_| ImageError::Malformed("PTX parameter size"));
                     params.push(Param {
                         offset: narrow(at)?,
                         size: narrow(bytes)?,

@@ -4,7 +4,7 @@
 mod build;
 
 use build::Cubin;
-use weft_image::kind::{Extent, Kind, PREFIX, cubin_extent, extent, kind};
+use weft_image::kind::{Extent, ImageKind, PREFIX, cubin_extent, extent, kind};
 use weft_image::{Param, read};
 
 fn sample() -> Vec<u8> {
@@ -74,7 +74,7 @@ fn length_is_found_from_the_image_alone() {
     let mut image = sample();
     let whole = image.len() as u64;
     image.extend([0xcc; 500]);
-    assert_eq!(kind(&image), Kind::Cubin);
+    assert_eq!(kind(&image), ImageKind::Cubin);
     let Extent::Tables(tables) = extent(&image[..PREFIX]).unwrap() else {
         panic!("an ELF file has tables")
     };

@@ -7,7 +7,7 @@ use build::{Cubin, Packing, fatbin};
 use proptest::prelude::*;
 use weft_image::fatbin::{EntryKind, Fatbin, Wrapper};
 use weft_image::kind::{Extent, extent};
-use weft_image::{Error, lz4, read};
+use weft_image::{ImageError, lz4, read};
 
 fn cubin(name: &str) -> Vec<u8> {
     Cubin::default().kernel(name, &[(0, 8)], 0, 10).build()
@@ -47,7 +47,7 @@ fn the_best_architecture_is_taken() {
     assert_eq!(name(90).as_deref(), Ok("sm90"));
     assert_eq!(name(75).as_deref(), Ok("sm75"));
     assert_eq!(name(120).as_deref(), Ok("from_ptx"), "PTX runs on what is newer");
-    assert_eq!(name(60), Err(Error::NoBinary(60)));
+    assert_eq!(name(60), Err(ImageError::NoBinary(60)));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn wrapper_and_lengths() {
         })
     );
     assert_eq!(extent(&wrapper), Ok(Extent::Bytes(24)));
-    assert_eq!(Wrapper::new(&wrapper[..20]), Err(Error::Short("fatbin wrapper")));
+    assert_eq!(Wrapper::new(&wrapper[..20]), Err(ImageError::Short("fatbin wrapper")));
 }
 
 #[test]

@@ -14,7 +14,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    Access, Allocations, Formula, HostResidency, KernelWorkingSet, Launch, Template, Touched, WordTemplate,
+    Access, Allocations, Formula, HostResidency, KernelWorkingSet, LaunchArguments, Template, Touched, WordTemplate,
     formula::{self, BoundedSample},
     ranges::{self, Span},
     samples::{LaunchSample, LaunchSamples, pointers},
@@ -163,7 +163,13 @@ impl CoarseSample {
 
 impl CoarseSamples {
     /// Adds a launch, the live allocations and the evidence of touched memory.
-    pub(super) fn observe(&mut self, launch: &Launch, live: &Allocations, touched: &[Touched], scratch: &mut Vec<u8>) {
+    pub(super) fn observe(
+        &mut self,
+        launch: &LaunchArguments,
+        live: &Allocations,
+        touched: &[Touched],
+        scratch: &mut Vec<u8>,
+    ) {
         self.observed += 1;
         let signature = launch.signature(scratch, |_, word| live.find(word).is_some());
         if !self.has_room(launch, signature, KEPT_ALIKE) {
@@ -199,7 +205,7 @@ impl CoarseSamples {
 
     fn words(&self, kernel: u64, grain: Grain) -> Vec<WordTemplate> {
         let offsets = self.offsets();
-        let launches: Vec<Launch> = self.kept.iter().map(|kept| kept.launch(kernel)).collect();
+        let launches: Vec<LaunchArguments> = self.kept.iter().map(|kept| kept.launch(kernel)).collect();
         let key = table::finest(&launches, &offsets);
         let mut groups: HashMap<u64, Vec<&CoarseSample>> = HashMap::new();
         for (kept, launch) in self.kept.iter().zip(&launches) {
@@ -416,7 +422,7 @@ mod tests {
         for (pointers, number, ranges) in launches {
             let words = pointers.iter().map(|at| BASE + at * KB).chain([*number]);
             let parameters: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-            let launch = Launch {
+            let launch = LaunchArguments {
                 kernel: 1,
                 parameters: &parameters,
                 grid: [1; 3],

@@ -2,7 +2,7 @@
 //! Accuracy of predictions for launches outside their evidence.
 #![forbid(unsafe_code)]
 
-use super::{Allocations, Launch, Region, Touched, WorkingSetPredictor, ranges};
+use super::{Allocations, LaunchArguments, Region, Touched, WorkingSetPredictor, ranges};
 
 /// Touched against predicted memory, in bytes of whole pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -80,7 +80,7 @@ pub fn evaluate<'a>(
     predictor: &mut WorkingSetPredictor,
     live: &Allocations,
     page: u64,
-    launches: impl IntoIterator<Item = (Launch<'a>, &'a [Touched])>,
+    launches: impl IntoIterator<Item = (LaunchArguments<'a>, &'a [Touched])>,
 ) -> WorkingSetAccuracy {
     let mut evaluation = WorkingSetAccuracy::default();
     for (launch, touched) in launches {

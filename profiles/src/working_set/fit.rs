@@ -10,7 +10,8 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::{
-    Access, Allocations, Certainty, Formula, KernelWorkingSet, Launch, Template, Touched, WordTemplate, WorkingSets,
+    Access, Allocations, Certainty, Formula, KernelWorkingSet, LaunchArguments, Template, Touched, WordTemplate,
+    WorkingSets,
     coarse::{self, Grain},
     formula::{self, BoundedSample},
     ranges::{self, Span, shifted},
@@ -85,13 +86,19 @@ impl Fitter {
     }
 
     /// Adds a launch, the live allocations and the ranges that the launch touched.
-    pub fn observe(&mut self, launch: &Launch, live: &Allocations, touched: &[Touched]) {
+    pub fn observe(&mut self, launch: &LaunchArguments, live: &Allocations, touched: &[Touched]) {
         self.observe_as(Certainty::Exact, launch, live, touched);
     }
 
     /// As [`Fitter::observe`], with the evidence's certainty: guesses count only for kernels
     /// without exact evidence.
-    pub fn observe_as(&mut self, certainty: Certainty, launch: &Launch, live: &Allocations, touched: &[Touched]) {
+    pub fn observe_as(
+        &mut self,
+        certainty: Certainty,
+        launch: &LaunchArguments,
+        live: &Allocations,
+        touched: &[Touched],
+    ) {
         if self.grain.is_some() {
             let seen = self.coarse.entry(launch.kernel).or_default();
             seen.observe(launch, live, touched, &mut self.scratch);
@@ -145,7 +152,7 @@ impl Fitter {
 }
 
 /// Hash of the ranges that a launch touched, without addresses.
-fn outcome(launch: &Launch, words: &[(u16, PointerUse)]) -> u64 {
+fn outcome(launch: &LaunchArguments, words: &[(u16, PointerUse)]) -> u64 {
     let mut hasher = DefaultHasher::new();
     (launch.grid, launch.block).hash(&mut hasher);
     for (offset, behind) in words.iter().filter(|(_, behind)| !behind.pieces.is_empty()) {
@@ -155,7 +162,7 @@ fn outcome(launch: &Launch, words: &[(u16, PointerUse)]) -> u64 {
 }
 
 /// Assigns the touched ranges to the launch's pointers.
-fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -> Vec<(u16, PointerUse)> {
+fn deal(launch: &LaunchArguments, live: &Allocations, touched: &[Touched], apart: bool) -> Vec<(u16, PointerUse)> {
     let pointers = pointers(launch, live);
     let mut values: Vec<u64> = pointers.iter().map(|(value, ..)| *value).collect();
     values.dedup();
@@ -308,7 +315,7 @@ fn contradicted(kernel: u64, seen: &ExactSamples, found: &[WordTemplate], others
 }
 
 /// Pieces that a rule predicts for a launch: start and end, relative to the pointer.
-fn pieces(template: &Template, launch: &Launch) -> Vec<(i64, i64)> {
+fn pieces(template: &Template, launch: &LaunchArguments) -> Vec<(i64, i64)> {
     let piece = |begin: i64, bytes: i64| (begin, begin.saturating_add(bytes.max(0)));
     match template {
         Template::Fixed { offset, bytes } => vec![piece(*offset, i64::try_from(*bytes).unwrap_or(i64::MAX))],

@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Launch;
+use super::LaunchArguments;
 
 /// Most factors in a product. MSched has up to three. Rows and columns are factors; the element
 /// size is in the coefficient.
@@ -35,7 +35,7 @@ pub enum Term {
 
 impl Term {
     /// Value in a launch; `None` if the launch has no such parameter.
-    pub fn value(self, launch: &Launch) -> Option<u64> {
+    pub fn value(self, launch: &LaunchArguments) -> Option<u64> {
         match self {
             Term::Word32(offset) => launch.word32(offset).map(u64::from),
             Term::Word64(offset) => launch.word64(offset),
@@ -76,7 +76,7 @@ impl Formula {
 
     /// Value in a launch; `None` if a parameter is missing or the result overflows.
     #[inline]
-    pub fn value(&self, launch: &Launch) -> Option<i64> {
+    pub fn value(&self, launch: &LaunchArguments) -> Option<i64> {
         if self.terms.is_empty() {
             return Some(self.constant);
         }
@@ -95,7 +95,7 @@ impl Formula {
 /// A launch and inclusive bounds of the number that a formula must give.
 #[derive(Clone, Copy)]
 pub(super) struct BoundedSample<'a> {
-    pub launch: Launch<'a>,
+    pub launch: LaunchArguments<'a>,
     pub least: i64,
     pub most: i64,
 }
@@ -312,7 +312,7 @@ mod tests {
             .iter()
             .zip(&buffers)
             .map(|((_, least, most), parameters)| BoundedSample {
-                launch: Launch {
+                launch: LaunchArguments {
                     kernel: 1,
                     parameters,
                     grid: [1, 1, 1],
@@ -387,7 +387,7 @@ mod tests {
             terms: vec![Term::Word64(0), Term::Word64(8), Term::Grid(9)],
         };
         let parameters = [0xff; 16];
-        let launch = Launch {
+        let launch = LaunchArguments {
             kernel: 1,
             parameters: &parameters,
             grid: [1; 3],

@@ -11,7 +11,7 @@ pub const MAX_PARAMETER_BYTES: usize = 32_764;
 /// A launch. Its kernel is named by [`weft_kernel_id::SymbolKey::to_word`], as the shape is an
 /// argument here.
 #[derive(Debug, Clone, Copy)]
-pub struct Launch<'a> {
+pub struct LaunchArguments<'a> {
     /// Module and symbol.
     pub kernel: u64,
     /// Parameter buffer as the kernel sees it: each parameter at its offset, structs by value in
@@ -23,7 +23,7 @@ pub struct Launch<'a> {
     pub block: [u32; 3],
 }
 
-impl Launch<'_> {
+impl LaunchArguments<'_> {
     /// 64-bit word at this offset, if the buffer holds it.
     pub fn word64(&self, offset: u16) -> Option<u64> {
         let bytes = self.parameters.get(usize::from(offset)..)?.first_chunk::<8>()?;

@@ -10,8 +10,8 @@
 //!
 //! MSched learns them by binary instrumentation, weft from any [`Evidence`].
 //!
-//! * [`Launch`]: a kernel with parameters, grid and block. [`Allocations`] show which words are
-//!   pointers.
+//! * [`LaunchArguments`]: a kernel with parameters, grid and block. [`Allocations`] show which
+//!   words are pointers.
 //! * [`Fitter`]: makes [`WorkingSets`], which the profile stores, from launches and their touched
 //!   memory.
 //! * [`WorkingSetPredictor`]: maps a launch to its [`Region`]s, in well under a microsecond,
@@ -43,7 +43,7 @@ pub use evaluate::{WorkingSetAccuracy, evaluate};
 pub use evidence::{Certainty, Evidence, HostResidency, SimulatedLedger};
 pub use fit::Fitter;
 pub use formula::{Formula, Term};
-pub use launch::Launch;
+pub use launch::LaunchArguments;
 pub use predict::{GUESSED_BYTES, Predicted, WorkingSetPredictor};
 pub use region::{Access, Region, Touched};
 pub use template::{KernelWorkingSet, Template, WordTemplate, WorkingSets};

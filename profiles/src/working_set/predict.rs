@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    Access, Allocations, Formula, Launch, Region, Template, WorkingSets,
+    Access, Allocations, Formula, LaunchArguments, Region, Template, WorkingSets,
     table::{self, TableKey},
     template::Pieces,
 };
@@ -177,7 +177,7 @@ impl WorkingSetPredictor {
 
     /// Predicts the memory that a launch will touch. Copies and memsets need no prediction: use
     /// [`Region::contiguous`] of their arguments.
-    pub fn predict(&mut self, launch: &Launch, live: &Allocations) -> Predicted<'_> {
+    pub fn predict(&mut self, launch: &LaunchArguments, live: &Allocations) -> Predicted<'_> {
         self.regions.clear();
         let Some(kernel) = self.places.get(&launch.kernel).and_then(|at| self.ready.get(*at)) else {
             self.guess(launch, live);
@@ -238,7 +238,7 @@ impl WorkingSetPredictor {
         }
     }
 
-    fn guess(&mut self, launch: &Launch, live: &Allocations) {
+    fn guess(&mut self, launch: &LaunchArguments, live: &Allocations) {
         for offset in launch.pointer_offsets() {
             let Some(pointer) = launch.word64(offset) else { break };
             if let Some((_, end)) = live.find(pointer) {

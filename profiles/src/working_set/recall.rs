@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    Access, Launch, Template, Term, WordTemplate,
+    Access, LaunchArguments, Template, Term, WordTemplate,
     ranges::{self, Span, shifted},
     samples::{ExactSample, ExactSamples},
     table,
@@ -78,7 +78,7 @@ impl<'a> PointerView<'a> {
         view
     }
 
-    fn launches(&self, kernel: u64) -> Vec<Launch<'a>> {
+    fn launches(&self, kernel: u64) -> Vec<LaunchArguments<'a>> {
         self.kept.iter().map(|kept| kept.launch(kernel)).collect()
     }
 
@@ -162,7 +162,7 @@ fn one_by_one(kernel: u64, view: &PointerView, pointers: &[u16], words: &[UsedWo
     found
 }
 
-fn hashes(launches: &[Launch], key: &[Term]) -> Vec<u64> {
+fn hashes(launches: &[LaunchArguments], key: &[Term]) -> Vec<u64> {
     launches.iter().map(|launch| table::hash(launch, key)).collect()
 }
 

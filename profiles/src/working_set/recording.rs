@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use super::{Access, Allocations, Certainty, Launch, Touched, launch::MAX_PARAMETER_BYTES};
+use super::{Access, Allocations, Certainty, LaunchArguments, Touched, launch::MAX_PARAMETER_BYTES};
 
 /// First bytes of a file; the last digit is its version.
 pub const MAGIC: &[u8; 8] = b"WEFTEV02";
@@ -66,7 +66,13 @@ pub fn write_name(into: &mut Vec<u8>, kernel: u64, symbol: &str) {
 }
 
 /// Appends a launch. `number` is the evidence's number of the launch.
-pub fn write_launch(into: &mut Vec<u8>, number: u64, launch: &Launch, certainty: Certainty, touched: &[Touched]) {
+pub fn write_launch(
+    into: &mut Vec<u8>,
+    number: u64,
+    launch: &LaunchArguments,
+    certainty: Certainty,
+    touched: &[Touched],
+) {
     into.push(LAUNCH);
     into.extend(number.to_le_bytes());
     into.push(u8::from(certainty == Certainty::Exact));
@@ -95,9 +101,9 @@ pub struct Recorded {
     pub number: u64,
     /// Certainty of [`Recorded::touched`].
     pub certainty: Certainty,
-    /// As [`Launch::kernel`].
+    /// As [`LaunchArguments::kernel`].
     pub kernel: u64,
-    /// As [`Launch::parameters`].
+    /// As [`LaunchArguments::parameters`].
     pub parameters: Vec<u8>,
     /// Grid, in blocks.
     pub grid: [u32; 3],
@@ -111,8 +117,8 @@ pub struct Recorded {
 
 impl Recorded {
     /// The launch as predictors take it.
-    pub fn launch(&self) -> Launch<'_> {
-        Launch {
+    pub fn launch(&self) -> LaunchArguments<'_> {
+        LaunchArguments {
             kernel: self.kernel,
             parameters: &self.parameters,
             grid: self.grid,
@@ -276,7 +282,7 @@ mod tests {
             },
         ];
         let parameters = vec![1, 2, 3];
-        let launch = Launch {
+        let launch = LaunchArguments {
             kernel: 77,
             parameters: &parameters,
             grid: [1, 2, 3],

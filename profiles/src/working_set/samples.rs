@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use super::{
-    Access, Allocations, KernelWorkingSet, Launch, WordTemplate,
+    Access, Allocations, KernelWorkingSet, LaunchArguments, WordTemplate,
     ranges::Span,
     template::{MAX_WORDS, offsets},
 };
@@ -74,13 +74,20 @@ impl<W, E> Default for LaunchSamples<W, E> {
 
 impl<W, E> LaunchSamples<W, E> {
     /// Whether this launch may be kept: fewer than `most` of its signature are.
-    pub(super) fn has_room(&self, launch: &Launch, signature: u64, most: usize) -> bool {
+    pub(super) fn has_room(&self, launch: &LaunchArguments, signature: u64, most: usize) -> bool {
         let alike = self.alike.get(&signature).copied().unwrap_or(0);
         alike < most && self.kept.len() < MAX_SAMPLES && self.bytes + launch.parameters.len() <= MAX_SAMPLE_BYTES
     }
 
     /// Keeps a launch. `bytes`: its size in addition to the parameters, if it counts.
-    pub(super) fn keep(&mut self, launch: &Launch, signature: u64, words: Vec<(u16, W)>, whole: E, bytes: usize) {
+    pub(super) fn keep(
+        &mut self,
+        launch: &LaunchArguments,
+        signature: u64,
+        words: Vec<(u16, W)>,
+        whole: E,
+        bytes: usize,
+    ) {
         *self.alike.entry(signature).or_default() += 1;
         self.bytes += launch.parameters.len() + bytes;
         self.fitted = None;
@@ -122,8 +129,8 @@ impl<W, E> LaunchSamples<W, E> {
 }
 
 impl<W, E> LaunchSample<W, E> {
-    pub(super) fn launch(&self, kernel: u64) -> Launch<'_> {
-        Launch {
+    pub(super) fn launch(&self, kernel: u64) -> LaunchArguments<'_> {
+        LaunchArguments {
             kernel,
             parameters: &self.parameters,
             grid: self.grid,
@@ -144,7 +151,7 @@ impl<W, E> LaunchSample<W, E> {
 }
 
 /// The launch's pointers into live memory, sorted: value, offset of the word, allocation.
-pub(super) fn pointers(launch: &Launch, live: &Allocations) -> Vec<(u64, u16, Span)> {
+pub(super) fn pointers(launch: &LaunchArguments, live: &Allocations) -> Vec<(u64, u16, Span)> {
     let mut pointers: Vec<(u64, u16, Span)> = launch
         .pointer_offsets()
         .filter_map(|offset| Some((launch.word64(offset)?, offset)))

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use super::{Launch, Term};
+use super::{LaunchArguments, Term};
 
 /// Most numbers of a key.
 pub(super) const MAX_KEY: usize = 16;
@@ -76,7 +76,7 @@ struct KeyCandidate {
 /// Numbers that determine the memory that `launches` touched: launches that agree in them have
 /// equal `outcomes`. `None` if something else decides. Words at `pointers` (offsets of 64-bit
 /// words) are ignored.
-pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> Option<Vec<Term>> {
+pub(super) fn key(launches: &[LaunchArguments], outcomes: &[usize], pointers: &[u16]) -> Option<Vec<Term>> {
     let candidates = candidates(launches, pointers);
     let mut groups: Vec<usize> = vec![0; launches.len()];
     let mut chosen: Vec<Term> = Vec::new();
@@ -118,7 +118,7 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
 
 /// Small numbers that separate launches as finely as launches repeat. For evidence that does not
 /// show which numbers decide.
-pub(super) fn finest(launches: &[Launch], pointers: &[u16]) -> Vec<Term> {
+pub(super) fn finest(launches: &[LaunchArguments], pointers: &[u16]) -> Vec<Term> {
     let candidates = candidates(launches, pointers);
     let mut groups: Vec<usize> = vec![0; launches.len()];
     let mut chosen: Vec<Term> = Vec::new();
@@ -144,7 +144,7 @@ fn come_again(groups: &[usize]) -> usize {
 /// Hash of a launch's key. Profiles store it, so another algorithm needs another version of
 /// profiles.
 #[inline]
-pub(super) fn hash(launch: &Launch, key: &[Term]) -> u64 {
+pub(super) fn hash(launch: &LaunchArguments, key: &[Term]) -> u64 {
     // rustc's FxHash: one multiplication per number. A key has few small numbers. There is no
     // attacker: the profile is the user's own.
     const FACTOR: u64 = 0x517c_c1b7_2722_0a95;
@@ -164,12 +164,12 @@ pub(super) fn tells(hashes: &[u64], outcomes: &[usize]) -> bool {
 }
 
 /// Whether the upper half of the 64-bit word at `long` is that of a host address.
-fn is_host(launch: &Launch, long: u16) -> bool {
+fn is_host(launch: &LaunchArguments, long: u16) -> bool {
     launch.word32(long + 4).is_some_and(|upper| HOST.contains(&upper))
 }
 
 /// Numbers that differ between the launches.
-fn candidates(launches: &[Launch], pointers: &[u16]) -> Vec<KeyCandidate> {
+fn candidates(launches: &[LaunchArguments], pointers: &[u16]) -> Vec<KeyCandidate> {
     let Some(first) = launches.first() else {
         return Vec::new();
     };
@@ -178,8 +178,8 @@ fn candidates(launches: &[Launch], pointers: &[u16]) -> Vec<KeyCandidate> {
         let long = *offset / 8 * 8;
         // Two small numbers may look like an address; a real address with a small lower half is
         // rare.
-        let lower = |launch: &Launch| launch.word32(long).is_some_and(|lower| u64::from(lower) >= SMALL);
-        let host = |launch: &Launch| is_host(launch, long) && lower(launch);
+        let lower = |launch: &LaunchArguments| launch.word32(long).is_some_and(|lower| u64::from(lower) >= SMALL);
+        let host = |launch: &LaunchArguments| is_host(launch, long) && lower(launch);
         pointers.binary_search(&long).is_err() && !launches.iter().any(host)
     };
     let words = first.word_offsets().filter(number).map(Term::Word32);
@@ -253,8 +253,8 @@ fn follows(groups: &[usize], values: &[u64]) -> bool {
 mod tests {
     use super::*;
 
-    fn launch(parameters: &[u8]) -> Launch<'_> {
-        Launch {
+    fn launch(parameters: &[u8]) -> LaunchArguments<'_> {
+        LaunchArguments {
             kernel: 1,
             parameters,
             grid: [1; 3],
@@ -278,7 +278,7 @@ mod tests {
             &[4, 9, 36, 904, 9, 0x7ffe],
             &[4, 9, 36, 905, 9, 0x7ffe],
         ]);
-        let launches: Vec<Launch> = rows.iter().map(|row| launch(row)).collect();
+        let launches: Vec<LaunchArguments> = rows.iter().map(|row| launch(row)).collect();
         let found = key(&launches, &[0, 1, 2, 0, 3, 3], &[]).unwrap();
         assert!(!found.contains(&Term::Word32(12)), "noise: {found:?}");
         assert!(!found.contains(&Term::Word32(16)) && !found.contains(&Term::Word32(20)));
@@ -299,7 +299,7 @@ mod tests {
         // process.
         let old = 0x64b0_7740;
         let rows = buffers(&[&[3, 9, old, 1], &[4, 9, 0, 1], &[5, 9, old, 1]]);
-        let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
+        let launches: Vec<LaunchArguments> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
         assert_eq!(
             key(&launches, &[0, 1, 0, 0, 1, 0], &[]),
             Some(vec![Term::Word32(0)]),
@@ -307,7 +307,7 @@ mod tests {
         );
         // If no other number separates them, a great number is used.
         let rows = buffers(&[&[3, 9, old, 1], &[3, 9, 0, 1]]);
-        let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
+        let launches: Vec<LaunchArguments> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
         assert_eq!(key(&launches, &[0, 1, 0, 1], &[]), Some(vec![Term::Word32(8)]));
     }
 
@@ -315,11 +315,11 @@ mod tests {
     fn two_sizes_that_look_like_an_address_are_sizes() {
         // A list of sizes: 27 744 is 0x6c60, a possible upper half of a host address.
         let rows = buffers(&[&[110_976, 27_744], &[55_488, 27_744], &[55_488, 9_000]]);
-        let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
+        let launches: Vec<LaunchArguments> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
         let found = key(&launches, &[0, 1, 2, 0, 1, 2], &[]);
         assert_eq!(found, Some(vec![Term::Word32(0), Term::Word32(4)]));
         let rows = buffers(&[&[0x64b0_7740, 27_744], &[0x64b0_7740, 9_000]]);
-        let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
+        let launches: Vec<LaunchArguments> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
         assert_eq!(key(&launches, &[0, 1, 0, 1], &[]), None, "an address");
     }
 }

@@ -39,8 +39,8 @@ struct One {
 }
 
 impl One {
-    fn launch(&self) -> Launch<'_> {
-        Launch {
+    fn launch(&self) -> LaunchArguments<'_> {
+        LaunchArguments {
             kernel: self.kernel as u64 + 100,
             parameters: &self.parameters,
             grid: self.grid,
@@ -265,7 +265,7 @@ fn an_unknown_kernel_is_guessed_within_bounds() {
     assert!(predicted.regions.iter().all(|region| region.bytes == GUESSED_BYTES));
     let end = 0x7e00_0000_0000 + (1 << 20);
     let near_the_end = parameters(&[end - 100, end, 0], &[]);
-    let launch = Launch {
+    let launch = LaunchArguments {
         parameters: &near_the_end,
         ..one.launch()
     };
@@ -372,7 +372,7 @@ fn the_same_arguments_are_recalled_where_no_rule_is_found() {
     let mut fitter = Fitter::default();
     let sizes = [(3u32, 700u64), (5, 100), (9, 1300), (11, 20)];
     let one = |n: u32| parameters(&[base], &[n]);
-    let launch = |parameters: &'static [u8]| Launch {
+    let launch = |parameters: &'static [u8]| LaunchArguments {
         kernel: 1,
         parameters,
         grid: [1; 3],
@@ -402,7 +402,7 @@ fn adjacent_tensors_are_told_apart() {
     let mut fitter = Fitter::new(1);
     for n in [10u64, 20, 35] {
         let parameters = parameters(&[base, base + n * 4], &[n as u32]).leak();
-        let launch = Launch {
+        let launch = LaunchArguments {
             kernel: 1,
             parameters,
             grid: [1; 3],
@@ -420,8 +420,8 @@ fn adjacent_tensors_are_told_apart() {
 }
 
 /// A launch of one block.
-fn plain(parameters: &[u8]) -> Launch<'_> {
-    Launch {
+fn plain(parameters: &[u8]) -> LaunchArguments<'_> {
+    LaunchArguments {
         kernel: 5,
         parameters,
         grid: [1; 3],
@@ -518,7 +518,7 @@ fn guesses_count_for_nothing_beside_what_is_exact() {
     let job = Job::new(1);
     let base = 0x7f00_0000_0000u64;
     let parameters = parameters(&[base], &[3]);
-    let launch = Launch {
+    let launch = LaunchArguments {
         kernel: 1,
         parameters: &parameters,
         grid: [1; 3],
@@ -552,7 +552,7 @@ fn a_rule_holds_where_two_words_are_the_same_pointer_too() {
                 (result, n * 4)
             };
             let parameters = parameters(&[result, there], &[n as u32, parts as u32]).leak();
-            let launch = Launch {
+            let launch = LaunchArguments {
                 kernel: 1,
                 parameters,
                 grid: [1; 3],
@@ -601,7 +601,7 @@ proptest! {
         let sets = learn(&mut job, &ALL, 5);
         let mut predictor = WorkingSetPredictor::new(sets);
         for kernel in ALL {
-            let launch = Launch { kernel: kernel as u64 + 100, parameters: &bytes, grid: shape, block: shape };
+            let launch = LaunchArguments { kernel: kernel as u64 + 100, parameters: &bytes, grid: shape, block: shape };
             for region in predictor.predict(&launch, &job.live).regions {
                 prop_assert!(job.live.find(region.address).is_some_and(|(_, end)| region.end() <= end));
             }

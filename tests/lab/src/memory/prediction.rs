@@ -29,8 +29,8 @@ use clap::Parser;
 use serde::Serialize;
 use weft_profiles::working_set::recording::{Recorded, Recording};
 use weft_profiles::working_set::{
-    Allocations, Certainty, Fitter, Launch, Region, Template, Touched, WorkingSetAccuracy, WorkingSetPredictor,
-    WorkingSets,
+    Allocations, Certainty, Fitter, LaunchArguments, Region, Template, Touched, WorkingSetAccuracy,
+    WorkingSetPredictor, WorkingSets,
 };
 
 use super::operands;
@@ -236,7 +236,7 @@ impl OfKernel {
         self.evaluation.false_negative_bytes + self.evaluation.false_positive_bytes
     }
 
-    fn behind(&mut self, launch: &Launch, regions: &[Region], touched: &[Touched]) {
+    fn behind(&mut self, launch: &LaunchArguments, regions: &[Region], touched: &[Touched]) {
         for piece in touched {
             let mut parts = regions.iter().flat_map(|region| region.parts());
             if !parts.any(|part| part.address <= piece.address && piece.end() <= part.end()) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use simgpu_device::NameId;
 use simgpu_device::model::model;
-use weft_image::{Kernel, Param};
+use weft_image::{EntryFunction, Param};
 
 use crate::abi::{Error, Handle, R};
 use crate::device::attributes as limits;
@@ -32,7 +32,7 @@ pub(crate) struct Function {
     pub(crate) name: String,
     /// The name on the device.
     pub(crate) name_id: NameId,
-    kernel: Kernel,
+    kernel: EntryFunction,
     /// Set for the kernels that are really executed.
     pub(crate) executed: Option<kernels::KernelEffect>,
     /// The error that launches of it may fail with, if one is known.
@@ -64,7 +64,7 @@ pub(crate) struct Legacy {
 }
 
 impl Function {
-    pub(crate) fn new(driver: &Driver, handle: Handle, module: Handle, kernel: Kernel) -> Function {
+    pub(crate) fn new(driver: &Driver, handle: Handle, module: Handle, kernel: EntryFunction) -> Function {
         Function {
             handle,
             module,
