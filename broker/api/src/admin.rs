@@ -151,7 +151,7 @@ pub enum Answer {
 pub enum AdminError {
     /// Not reached, or not in time.
     #[error(transparent)]
-    Transport(#[from] transport::Error),
+    Transport(#[from] transport::TransportError),
     /// The answer could not be parsed.
     #[error("cannot parse the broker's answer: use weft and broker of one build")]
     Unclear(#[from] serde_json::Error),
@@ -163,7 +163,7 @@ pub enum AdminError {
 impl AdminError {
     /// Whether no broker listens.
     pub fn is_nobody(&self) -> bool {
-        matches!(self, AdminError::Transport(transport::Error::NoBroker(_)))
+        matches!(self, AdminError::Transport(transport::TransportError::NoBroker(_)))
     }
 }
 

@@ -52,7 +52,7 @@ fn sockets(places: &Places) -> ReportRow {
     }
     match path::check_folder(places.socket(), false) {
         Ok(()) => ReportRow::ok("sockets", shown),
-        Err(transport::Error::NoBroker(_)) => match nearest(&directory).map(|parent| writable(&parent)) {
+        Err(transport::TransportError::NoBroker(_)) => match nearest(&directory).map(|parent| writable(&parent)) {
             Some(true) => ReportRow::ok("sockets", format!("{shown} (does not exist yet; it will be created)")),
             _ => ReportRow::fail(
                 "sockets",

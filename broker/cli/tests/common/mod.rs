@@ -274,7 +274,7 @@ impl Client {
         Client::try_attach(socket, hello).expect("attached")
     }
 
-    pub fn try_attach(socket: &Path, hello: Hello) -> Result<Client, weft_protocol::transport::Error> {
+    pub fn try_attach(socket: &Path, hello: Hello) -> Result<Client, weft_protocol::transport::TransportError> {
         let attached = client::attach(socket, hello, PATIENCE)?;
         let lane = Mapping::<Lane>::reserve()?;
         lane.put(&attached.lane)?;
