@@ -22,7 +22,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// A question to the broker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Question {
+pub enum AdminQuestion {
     /// Asks for the broker's process and version.
     Ping,
     /// The whole status.
@@ -111,7 +111,7 @@ pub enum Question {
 pub enum Answer {
     /// Done.
     Done,
-    /// Answer to [`Question::Ping`].
+    /// Answer to [`AdminQuestion::Ping`].
     Pong {
         /// Process id.
         pid: u32,
@@ -142,7 +142,7 @@ pub enum Answer {
     Recorded(Vec<RecordedJob>),
     /// The reason why the broker could not serve the question.
     Sorry(String),
-    /// Answer to [`Question::Joining`].
+    /// Answer to [`AdminQuestion::Joining`].
     Joining(super::mps::Joining),
 }
 
@@ -151,7 +151,7 @@ pub enum Answer {
 pub enum AdminError {
     /// Not reached, or not in time.
     #[error(transparent)]
-    Transport(#[from] transport::Error),
+    Transport(#[from] transport::TransportError),
     /// The answer could not be parsed.
     #[error("cannot parse the broker's answer: use weft and broker of one build")]
     Unclear(#[from] serde_json::Error),
@@ -163,17 +163,17 @@ pub enum AdminError {
 impl AdminError {
     /// Whether no broker listens.
     pub fn is_nobody(&self) -> bool {
-        matches!(self, AdminError::Transport(transport::Error::NoBroker(_)))
+        matches!(self, AdminError::Transport(transport::TransportError::NoBroker(_)))
     }
 }
 
 /// Asks the broker one question.
-pub fn ask(places: &Places, question: &Question) -> Result<Answer, AdminError> {
+pub fn ask(places: &Places, question: &AdminQuestion) -> Result<Answer, AdminError> {
     ask_within(places, question, PATIENCE)
 }
 
 /// As [`ask`], with another longest wait for the answer.
-pub fn ask_within(places: &Places, question: &Question, patience: Duration) -> Result<Answer, AdminError> {
+pub fn ask_within(places: &Places, question: &AdminQuestion, patience: Duration) -> Result<Answer, AdminError> {
     let answer = client::ask(places.socket(), &serde_json::to_string(question)?, patience)?;
     match serde_json::from_str(&answer)? {
         Answer::Sorry(why) => Err(AdminError::Sorry(why)),
@@ -188,10 +188,10 @@ pub fn settle_history(places: &Places, patience: Duration) {
         ..HistoryQuery::default()
     };
     // It answers after that. If it does not, the rows so far are shown.
-    let _ = ask_within(places, &Question::History(none), patience);
+    let _ = ask_within(places, &AdminQuestion::History(none), patience);
 }
 
 /// Whether a broker answers.
 pub fn pings(places: &Places) -> bool {
-    matches!(ask(places, &Question::Ping), Ok(Answer::Pong { .. }))
+    matches!(ask(places, &AdminQuestion::Ping), Ok(Answer::Pong { .. }))
 }

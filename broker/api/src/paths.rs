@@ -8,7 +8,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use weft_protocol::transport::{Error, path};
+use weft_protocol::transport::{TransportError, path};
 
 /// The files of one broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,12 +94,12 @@ impl Places {
     }
 
     /// Makes the directory (0700) if missing; refuses one that others could change.
-    pub fn prepare(&self) -> Result<(), Error> {
+    pub fn prepare(&self) -> Result<(), TransportError> {
         path::check_folder(&self.socket, true)
     }
 
     /// Makes a shared broker's directory (0755), which others may enter.
-    pub fn prepare_shared(&self) -> Result<(), Error> {
+    pub fn prepare_shared(&self) -> Result<(), TransportError> {
         path::check_shared_folder(&self.socket)
     }
 

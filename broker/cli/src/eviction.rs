@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use super::job::{TIMED_OUT, attached, select};
 use super::status::ask;
-use weft_api::admin::{self, Question};
+use weft_api::admin::{self, AdminQuestion};
 use weft_api::paths::Places;
 use weft_api::status::{ClientStatus, EvictionStatus, NOTHING_MOVABLE, Status};
 
@@ -72,7 +72,7 @@ pub fn order(places: &Places, jobs: &[String], evict: bool, timeout: Duration) -
         return Ok(code);
     }
     let clients = wanted.iter().map(|client| client.client).collect();
-    admin::ask(places, &Question::Evict { clients, evict })?;
+    admin::ask(places, &AdminQuestion::Evict { clients, evict })?;
     let deadline = Instant::now() + timeout;
     loop {
         let now = ask(places)?.clients;
@@ -157,7 +157,7 @@ pub fn bring_back(places: &Places, clients: impl Iterator<Item = u64>, advice: &
                 "weft: client {client} is evicted: if it handles SIGTERM, it ends once its memory is back{advice}"
             );
         }
-        let _ = admin::ask(places, &Question::Evict { clients, evict: false });
+        let _ = admin::ask(places, &AdminQuestion::Evict { clients, evict: false });
     }
 }
 

@@ -10,7 +10,7 @@ use super::environment::{BackingOption, Environment, Wishes};
 use super::probe::{DriverReport, GpuPart};
 use super::{libraries, probe_child, text};
 use weft_admission::DurationClass;
-use weft_api::admin::{self, AdminError, Answer, Question};
+use weft_api::admin::{self, AdminError, AdminQuestion, Answer};
 use weft_api::paths::Places;
 use weft_api::placement::{Offer, Seeker};
 use weft_api::profile_path;
@@ -68,7 +68,7 @@ pub fn choose(
         return Ok(None);
     };
     let seeker = seeker(&allowed, wishes, environment);
-    let place = match admin::ask(places, &Question::Place(Box::new(seeker))) {
+    let place = match admin::ask(places, &AdminQuestion::Place(Box::new(seeker))) {
         Ok(Answer::Placed(place)) => place,
         Err(AdminError::Sorry(why)) => return Err(Trouble::Refused(why)),
         other => {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::columns::{self, TextColumn};
 use super::{status, text, users};
-use weft_api::admin::{self, Answer, Question};
+use weft_api::admin::{self, AdminQuestion, Answer};
 use weft_api::history::{HistoryQuery, HistoryRow};
 use weft_api::outcome::{LatenessSum, Outcome};
 use weft_api::paths::Places;
@@ -133,7 +133,7 @@ pub fn page(places: &Places, query: &HistoryQuery, patience: Patience) -> Result
 fn rows(places: &Places, query: &HistoryQuery, patience: Patience) -> Result<Vec<HistoryRow>> {
     match patience {
         Ok(patience) if places.is_shared() => {
-            match admin::ask_within(places, &Question::History(query.clone()), patience) {
+            match admin::ask_within(places, &AdminQuestion::History(query.clone()), patience) {
                 Ok(Answer::History(rows)) => return Ok(rows),
                 Ok(other) => bail!("unexpected answer {other:?}"),
                 Err(error) if error.is_nobody() => {}

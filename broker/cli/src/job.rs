@@ -21,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::outside::LibraryFiles;
 use super::status::{ATTACHED_AFTER_S, ask};
 use super::{eviction, text, users};
-use weft_api::admin::{self, Question};
+use weft_api::admin::{self, AdminQuestion};
 use weft_api::paths::Places;
 use weft_api::status::{ClientStatus, Status};
 use weft_protocol::amount;
@@ -254,7 +254,7 @@ fn send(places: &Places, jobs: &[String], signals: &[Signal]) -> Result<(Vec<Sig
     if signals.contains(&Signal::TERM) {
         let clients = processes.iter().map(|process| process.client).collect();
         // Must precede their end. A broker of an older weft does not record it.
-        let _ = admin::ask(places, &Question::Cancelled { clients });
+        let _ = admin::ask(places, &AdminQuestion::Cancelled { clients });
     }
     for process in &processes {
         for signal in signals {

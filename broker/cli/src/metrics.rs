@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use super::text;
-use weft_api::admin::{self, Answer, Question};
+use weft_api::admin::{self, AdminQuestion, Answer};
 use weft_api::paths::Places;
 
 /// Print the broker's metrics once, in Prometheus' text format: for reading, or for the textfile
@@ -22,7 +22,7 @@ pub struct MetricsArgs {
 /// Prints the metrics.
 pub fn main(args: MetricsArgs) -> Result<ExitCode> {
     let openmetrics = args.openmetrics;
-    let Answer::Metrics(page) = admin::ask(&Places::of_environment(), &Question::Metrics { openmetrics })? else {
+    let Answer::Metrics(page) = admin::ask(&Places::of_environment(), &AdminQuestion::Metrics { openmetrics })? else {
         bail!("unexpected answer");
     };
     text::put(page.as_bytes());

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use super::{gpus, libraries, probe_child, text};
-use weft_api::admin::{self, Answer, Question};
+use weft_api::admin::{self, AdminQuestion, Answer};
 use weft_api::mps::{Joining, MpsMode, MpsState, MpsStatus};
 use weft_api::paths::Places;
 use weft_daemon::options::MpsDevices;
@@ -59,7 +59,7 @@ fn joins(wanted: Option<MpsMode>) -> bool {
 /// Asks the broker for the facts that a job needs to begin. Waits for a daemon that starts. `None`:
 /// no answer, as from a broker of another build.
 pub fn joining(places: &Places, wanted: Option<MpsMode>) -> Option<Joining> {
-    let question = Question::Joining { mps: joins(wanted) };
+    let question = AdminQuestion::Joining { mps: joins(wanted) };
     let deadline = Instant::now() + START_LIMIT;
     loop {
         match admin::ask(places, &question) {

@@ -22,7 +22,7 @@ use clap::Subcommand;
 use super::environment::{self, BackingOption, EvidenceOption, Wishes};
 use super::run::not_started;
 use super::{inherited, mps, start, text, trace, waiting};
-use weft_api::admin::{self, Answer, Question};
+use weft_api::admin::{self, AdminQuestion, Answer};
 use weft_api::mps::MpsMode;
 use weft_api::paths::Places;
 use weft_api::profile_path;
@@ -145,7 +145,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     let mut extra = start::idle_exit();
     extra.extend(mps::broker_option(args.mps));
     start::ensure(&places, &extra).context("sampling needs a broker")?;
-    admin::ask(&places, &Question::ProfileBegin { name: called.clone() })?;
+    admin::ask(&places, &AdminQuestion::ProfileBegin { name: called.clone() })?;
     let joining = mps::joining(&places, args.mps).unwrap_or_default();
     let wishes = Wishes {
         // Left to WEFT_NAME, because --name is the profile's name.
@@ -179,7 +179,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
         Ok(child) => child,
         Err(error) => {
             environment.tidy();
-            let _ = admin::ask(&places, &Question::ProfileEnd { name: called });
+            let _ = admin::ask(&places, &AdminQuestion::ProfileEnd { name: called });
             return Ok(not_started(program, &error));
         }
     };
@@ -220,7 +220,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
 
 /// Waits until the job's processes have left the broker, then ends the sampling.
 fn settle(places: &Places, name: &str) -> Result<Sampled> {
-    let question = Question::ProfileFlush { name: name.to_string() };
+    let question = AdminQuestion::ProfileFlush { name: name.to_string() };
     let deadline = Instant::now() + SETTLE;
     while let Answer::Sampled(sampled) = admin::ask(places, &question)? {
         if sampled.active == 0 {
@@ -235,7 +235,7 @@ fn settle(places: &Places, name: &str) -> Result<Sampled> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    match admin::ask(places, &Question::ProfileEnd { name: name.to_string() })? {
+    match admin::ask(places, &AdminQuestion::ProfileEnd { name: name.to_string() })? {
         Answer::Sampled(sampled) => Ok(sampled),
         other => bail!("unexpected answer {other:?}"),
     }
@@ -307,7 +307,7 @@ fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
-    let question = Question::ProfileKeep {
+    let question = AdminQuestion::ProfileKeep {
         name: called.clone(),
         pid,
     };

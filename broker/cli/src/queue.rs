@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use super::columns::{self, TextColumn};
 use super::text::{self, PageLine};
 use super::users;
-use weft_api::admin::{self, Answer, Question};
+use weft_api::admin::{self, AdminQuestion, Answer};
 use weft_api::paths::Places;
 use weft_api::queue::{LearntRow, Queue, RunningRow, WaitingRow};
 
@@ -29,7 +29,7 @@ const LEARNT_SHOWN: usize = 8;
 
 /// Shows the queue.
 pub fn main(args: QueueArgs) -> Result<ExitCode> {
-    let Answer::Queue(queue) = admin::ask(&Places::of_environment(), &Question::Queue)? else {
+    let Answer::Queue(queue) = admin::ask(&Places::of_environment(), &AdminQuestion::Queue)? else {
         bail!("unexpected answer");
     };
     let terminal = text::terminal_width();

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use clap::ArgGroup;
 
 use super::{job, text, users};
-use weft_api::admin::{self, Answer, Question};
+use weft_api::admin::{self, AdminQuestion, Answer};
 use weft_api::paths::Places;
 use weft_protocol::latency_budget::{self, LatencyBudget};
 
@@ -66,7 +66,7 @@ pub fn main(args: SetArgs) -> Result<ExitCode> {
         (None, pid, _) => format!("process {}", pid.unwrap_or_default()),
     };
     let places = Places::of_environment();
-    let set = |client, pid, job| Question::Set {
+    let set = |client, pid, job| AdminQuestion::Set {
         client,
         pid,
         job,
@@ -85,12 +85,12 @@ pub fn main(args: SetArgs) -> Result<ExitCode> {
         (Some(user), Some(weight)) if places.is_shared() => {
             // A shared broker uses the uid from the kernel as the label.
             let uid = users::user(user).map_err(anyhow::Error::msg)?;
-            Question::Weight {
+            AdminQuestion::Weight {
                 user: uid.to_string(),
                 weight,
             }
         }
-        (Some(user), Some(weight)) => Question::Weight {
+        (Some(user), Some(weight)) => AdminQuestion::Weight {
             user: user.clone(),
             weight,
         },

@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use super::columns::{self, TextColumn};
 use super::text::{self, PageLine};
 use super::{history, users};
-use weft_api::admin::{self, Answer, Question};
+use weft_api::admin::{self, AdminQuestion, Answer};
 use weft_api::outcome::{Warning, WarningKind};
 use weft_api::paths::Places;
 use weft_api::status::{ClientStatus, DeviceStatus, EndedStatus, EvictionStatus, Status};
@@ -40,7 +40,7 @@ pub fn ask(places: &Places) -> Result<Box<Status>> {
 
 /// As [`ask`], with another longest wait for the answer.
 pub fn ask_within(places: &Places, patience: Duration) -> Result<Box<Status>> {
-    match admin::ask_within(places, &Question::Status, patience)? {
+    match admin::ask_within(places, &AdminQuestion::Status, patience)? {
         Answer::Status(status) => Ok(status),
         other => bail!("unexpected answer {other:?}"),
     }

@@ -12,7 +12,7 @@ use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::text;
-use weft_api::admin::{self, Question};
+use weft_api::admin::{self, AdminQuestion};
 use weft_api::paths::Places;
 use weft_protocol::transport::{HANDSHAKE, TimeLimit, client, fds, peer};
 
@@ -85,7 +85,7 @@ impl EndingBroker {
         let pid = process(places);
         // Opened before it ends, because its number may be reused then.
         let watched = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        admin::ask(places, &Question::Stop)?;
+        admin::ask(places, &AdminQuestion::Stop)?;
         Ok(EndingBroker { pid, watched })
     }
 

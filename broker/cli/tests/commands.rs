@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::sync::atomic::Ordering;
 
 use common::{Client, Home, hello, text, until};
-use weft_api::admin::{self, Answer, Question};
+use weft_api::admin::{self, AdminQuestion, Answer};
 use weft_api::paths::Places;
 use weft_kernel_id::KernelId;
 use weft_profiles::Store;
@@ -498,7 +498,7 @@ fn helper_sampler() {
     );
     sample(&client, 30);
     let places = Places::at(socket);
-    until("all was heard", || match admin::ask(&places, &Question::Status) {
+    until("all was heard", || match admin::ask(&places, &AdminQuestion::Status) {
         Ok(Answer::Status(status)) => status
             .clients
             .iter()

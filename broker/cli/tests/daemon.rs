@@ -14,7 +14,7 @@ use weft_api::status::Ending;
 use weft_protocol::control::{Hello, Refusal, ToBroker};
 use weft_protocol::lane::{Kind, Mode};
 use weft_protocol::latency_budget::{LatencyBudget, MOST_SLO_NS};
-use weft_protocol::transport::Error;
+use weft_protocol::transport::TransportError;
 
 #[test]
 fn three_hundred_clients_at_once_all_come_in_and_leave_nothing() {
@@ -31,7 +31,7 @@ fn three_hundred_clients_at_once_all_come_in_and_leave_nothing() {
                 for _ in 0..20 {
                     match Client::try_attach(&socket, hello((number % 10) as u8)) {
                         Ok(client) => return client,
-                        Err(Error::Refused(why)) => panic!("{why}"),
+                        Err(TransportError::Refused(why)) => panic!("{why}"),
                         Err(_) => std::thread::sleep(Duration::from_millis(20)),
                     }
                 }
@@ -237,7 +237,7 @@ fn a_broker_that_is_killed_and_started_again_takes_its_clients_back() {
     client.launch(2, 10);
     assert!(matches!(
         Client::try_attach(&home.socket(), hello(3)),
-        Err(Error::NoBroker(_))
+        Err(TransportError::NoBroker(_))
     ));
     let _again = home.broker(&[]);
     let client = Client::attach(&home.socket(), hello(3));
@@ -490,7 +490,7 @@ fn a_wrong_priority_is_refused() {
     let _broker = home.broker(&[]);
     let refused = Client::try_attach(&home.socket(), hello(10)).err();
     assert!(
-        matches!(refused, Some(Error::Refused(Refusal::Priority(10)))),
+        matches!(refused, Some(TransportError::Refused(Refusal::Priority(10)))),
         "{refused:?}"
     );
     assert_eq!(home.status().broker.refused, 1);

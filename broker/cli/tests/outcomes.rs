@@ -433,8 +433,8 @@ fn one_command_replaces_a_broker_and_its_jobs_go_on() {
 
 /// The broker's process, if one answers.
 fn admin_pid(home: &Home) -> Option<u32> {
-    use weft_api::admin::{self, Answer, Question};
-    match admin::ask(&home.places(), &Question::Status) {
+    use weft_api::admin::{self, AdminQuestion, Answer};
+    match admin::ask(&home.places(), &AdminQuestion::Status) {
         Ok(Answer::Status(status)) => Some(status.broker.pid),
         _ => None,
     }

@@ -22,7 +22,7 @@ use crate::scheduling::thread::{Scheduler, Setup};
 use crate::server::Host;
 use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
-use weft_protocol::transport::Error;
+use weft_protocol::transport::TransportError;
 use weft_protocol::transport::map::SharedLane;
 use weft_scheduler::{Client, Config, Core};
 
@@ -64,7 +64,7 @@ impl TestDriver {
         spin: bool,
         clock: fn() -> Ns,
         watcher: Watcher,
-    ) -> Result<(TestDriver, FakeClients), Error> {
+    ) -> Result<(TestDriver, FakeClients), TransportError> {
         let host = Arc::new(Host::make()?);
         let registry = Arc::new(Registry::default());
         let (notices, incoming) = channel();
@@ -119,7 +119,7 @@ impl TestDriver {
 
 impl FakeClients {
     /// Attaches a client as the acceptor does.
-    pub fn attach(&self, guest: FakeClient) -> Result<(Client, Arc<SharedLane>), Error> {
+    pub fn attach(&self, guest: FakeClient) -> Result<(Client, Arc<SharedLane>), TransportError> {
         let lane = Arc::new(SharedLane::lane()?);
         let typical = guest.profile.as_ref().and_then(|profile| profile.typical_cost());
         let unknown_cost = typical.unwrap_or(self.unknown_cost);

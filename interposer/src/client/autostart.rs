@@ -29,7 +29,7 @@ const STACK: usize = 64 * 1024;
 #[derive(Debug)]
 pub enum Failure {
     NoProgram,
-    Folder(weft_protocol::transport::Error),
+    Folder(weft_protocol::transport::TransportError),
     System(std::io::Error),
 }
 

@@ -60,7 +60,7 @@ pub fn set_only(link: Option<&'static BrokerLink>) {
 
 impl BrokerLink {
     /// A link without a broker.
-    pub fn new(settings: Settings) -> Result<BrokerLink, transport::Error> {
+    pub fn new(settings: Settings) -> Result<BrokerLink, transport::TransportError> {
         let lane_place = Mapping::reserve()?;
         let epoch_page_place = Mapping::reserve()?;
         Ok(BrokerLink {

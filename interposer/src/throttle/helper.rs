@@ -24,7 +24,7 @@ use weft_protocol::control::{Hello, Refusal, ToBroker, ToClient};
 use weft_protocol::fit;
 use weft_protocol::lane::Mode;
 use weft_protocol::latency_budget::LatencyBudget;
-use weft_protocol::transport::Error;
+use weft_protocol::transport::TransportError;
 use weft_protocol::transport::client::{self, Attachment, Channel};
 use weft_protocol::transport::path;
 
@@ -123,10 +123,12 @@ enum Key {
 
 /// Whether the broker may have given this client up. The broker's time limit is shorter, and on
 /// starved cores every process is slow. The channel that it offered is then gone.
-fn gave_up(why: &Error) -> bool {
+fn gave_up(why: &TransportError) -> bool {
     match why {
-        Error::Late(..) | Error::Gone => true,
-        Error::System { source, .. } => matches!(source.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused),
+        TransportError::Late(..) | TransportError::Gone => true,
+        TransportError::System { source, .. } => {
+            matches!(source.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
+        }
         _ => false,
     }
 }
@@ -227,7 +229,7 @@ impl Helper {
                     pause = (2 * pause).min(LATE);
                 }
                 // An administrator starts a shared broker.
-                Err(Error::NoBroker(path))
+                Err(TransportError::NoBroker(path))
                     if self.session.link.settings.autostart
                         && begin.elapsed() < STARTING
                         && !path::is_shared(&path) =>
@@ -236,7 +238,7 @@ impl Helper {
                         let started = autostart::start(&self.path);
                         if let Err(why) = &started {
                             log::info!("no broker was started: {why}");
-                            self.complain(&Error::NoBroker(self.path.clone()));
+                            self.complain(&TransportError::NoBroker(self.path.clone()));
                             return;
                         }
                         starter = started.ok();
@@ -244,8 +246,8 @@ impl Helper {
                     std::thread::sleep(SOON);
                 }
                 // The message names the whole limit, not the part left for the last attempt.
-                Err(Error::Late(who, _)) => {
-                    self.complain(&Error::Late(who, FIRST_ATTEMPT));
+                Err(TransportError::Late(who, _)) => {
+                    self.complain(&TransportError::Late(who, FIRST_ATTEMPT));
                     return;
                 }
                 Err(why) => {
@@ -258,17 +260,20 @@ impl Helper {
 
     fn try_once(&mut self) {
         match self.attach(FIRST_ATTEMPT) {
-            Ok(()) | Err(Error::NoBroker(_)) => {}
+            Ok(()) | Err(TransportError::NoBroker(_)) => {}
             Err(why) => self.complain(&why),
         }
     }
 
-    fn complain(&mut self, why: &Error) {
-        let certain = matches!(why, Error::Refused(_) | Error::OtherUser { .. } | Error::Folder { .. });
+    fn complain(&mut self, why: &TransportError) {
+        let certain = matches!(
+            why,
+            TransportError::Refused(_) | TransportError::OtherUser { .. } | TransportError::Folder { .. }
+        );
         // Version and priority do not change while this process lives.
         self.hopeless = matches!(
             why,
-            Error::Refused(Refusal::Version { .. } | Refusal::Priority(_) | Refusal::User | Refusal::Unseen)
+            TransportError::Refused(Refusal::Version { .. } | Refusal::Priority(_) | Refusal::User | Refusal::Unseen)
         );
         let loud = (self.session.link.settings.explicit || certain) && !self.warned;
         if loud {
@@ -279,7 +284,7 @@ impl Helper {
         }
     }
 
-    fn attach(&mut self, within: Duration) -> Result<(), Error> {
+    fn attach(&mut self, within: Duration) -> Result<(), TransportError> {
         let Attachment {
             client,
             lane,

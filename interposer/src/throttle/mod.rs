@@ -72,7 +72,7 @@ pub fn listen() {
 
 /// Makes the first device's session and looks for a broker, for at most 5 s. `watch` runs before
 /// threads can find the session.
-pub fn begin(driver: EventCalls, settings: Settings, watch: impl FnOnce()) -> Result<(), transport::Error> {
+pub fn begin(driver: EventCalls, settings: Settings, watch: impl FnOnce()) -> Result<(), transport::TransportError> {
     clock::find_namespace();
     let session = Session::make(driver, settings)?;
     watch();

@@ -93,7 +93,7 @@ pub struct Session {
 
 impl Session {
     /// A session without a broker.
-    pub fn make(driver: EventCalls, settings: Settings) -> Result<Session, transport::Error> {
+    pub fn make(driver: EventCalls, settings: Settings) -> Result<Session, transport::TransportError> {
         Ok(Session {
             link: BrokerLink::new(settings)?,
             admission: DeviceAdmission::default(),

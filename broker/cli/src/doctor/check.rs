@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use weft_api::admin::{self, Answer, Question};
+use weft_api::admin::{self, AdminQuestion, Answer};
 use weft_api::outcome::{Warning, WarningKind};
 use weft_api::paths::Places;
 use weft_api::status::Status;
@@ -64,7 +64,7 @@ pub fn main(args: &CheckArgs) -> Result<ExitCode> {
 fn look(places: &Places, args: &CheckArgs) -> Result<(String, Vec<String>), String> {
     // The broker and the driver's libraries are the two that may not answer.
     let begin = Instant::now();
-    let status = match admin::ask_within(places, &Question::Status, args.timeout) {
+    let status = match admin::ask_within(places, &AdminQuestion::Status, args.timeout) {
         Ok(Answer::Status(status)) => status,
         Ok(_) => return Err("the broker's answer does not fit the question: run weft stop".to_string()),
         Err(error) if error.is_nobody() => return Err(format!("{error}; weft run starts one")),

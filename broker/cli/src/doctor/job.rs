@@ -19,7 +19,7 @@ use super::row::ReportRow;
 use crate::environment::{self, Wishes};
 use crate::outside::{self, LibraryFiles, Loaded};
 use crate::{libraries, start, text};
-use weft_api::admin::{self, Answer, Question};
+use weft_api::admin::{self, AdminQuestion, Answer};
 use weft_api::paths::Places;
 use weft_api::status::{ClientStatus, Status};
 
@@ -102,7 +102,7 @@ fn preload(loaded: &Loaded, preloaded: Option<&str>) -> ReportRow {
 
 /// Whether the process is a job of the broker, and if not, why.
 fn attachment(places: &Places, pid: u32, socket: Option<&Path>, driver: bool, rows: &mut Vec<ReportRow>) {
-    let status = match admin::ask(places, &Question::Status) {
+    let status = match admin::ask(places, &AdminQuestion::Status) {
         Ok(Answer::Status(status)) => Some(status),
         _ => None,
     };
@@ -198,7 +198,7 @@ impl TriedCommand {
                 self.past.insert(*pid);
             }
         }
-        if let Ok(Answer::Status(status)) = admin::ask(places, &Question::Status) {
+        if let Ok(Answer::Status(status)) = admin::ask(places, &AdminQuestion::Status) {
             let ended = status.ended.iter().map(|ended| &ended.last);
             let mine = status
                 .clients

@@ -11,7 +11,7 @@ use rustix::fs::{Access, access};
 use super::row::ReportRow;
 use crate::config::{ConfigSources, LoadedConfig};
 use crate::{outside, text};
-use weft_api::admin::{self, Answer, Question};
+use weft_api::admin::{self, AdminQuestion, Answer};
 use weft_api::mps::{self, MpsDaemon, MpsMode, MpsState, MpsStatus};
 use weft_api::paths::Places;
 use weft_api::profile_path;
@@ -24,7 +24,7 @@ use weft_protocol::transport::{self, path};
 pub fn rows(places: &Places, rows: &mut Vec<ReportRow>) {
     rows.push(sockets(places));
     rows.push(broker(places));
-    if let Ok(Answer::Status(status)) = admin::ask(places, &Question::Status) {
+    if let Ok(Answer::Status(status)) = admin::ask(places, &AdminQuestion::Status) {
         rows.extend(mixed(&status));
         rows.extend(own_mps(&status.broker.mps));
         rows.extend(elsewhere(&status));
@@ -52,7 +52,7 @@ fn sockets(places: &Places) -> ReportRow {
     }
     match path::check_folder(places.socket(), false) {
         Ok(()) => ReportRow::ok("sockets", shown),
-        Err(transport::Error::NoBroker(_)) => match nearest(&directory).map(|parent| writable(&parent)) {
+        Err(transport::TransportError::NoBroker(_)) => match nearest(&directory).map(|parent| writable(&parent)) {
             Some(true) => ReportRow::ok("sockets", format!("{shown} (does not exist yet; it will be created)")),
             _ => ReportRow::fail(
                 "sockets",
@@ -82,7 +82,7 @@ fn settings(files: &LoadedConfig) -> Vec<ReportRow> {
 }
 
 fn broker(places: &Places) -> ReportRow {
-    match admin::ask(places, &Question::Ping) {
+    match admin::ask(places, &AdminQuestion::Ping) {
         Ok(Answer::Pong { pid, protocol, version }) if protocol == VERSION => ReportRow::ok(
             "broker",
             format!(
@@ -295,7 +295,7 @@ fn profiles(directory: &Path) -> ReportRow {
 }
 
 fn past_weft(places: &Places) -> ReportRow {
-    let attached = match admin::ask(places, &Question::Status) {
+    let attached = match admin::ask(places, &AdminQuestion::Status) {
         Ok(Answer::Status(status)) => status.clients.iter().map(|client| client.pid).collect(),
         _ => Vec::new(),
     };

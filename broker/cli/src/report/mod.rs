@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, bail};
-use weft_api::admin::{self, Answer, Question};
+use weft_api::admin::{self, AdminQuestion, Answer};
 use weft_api::history::{HistoryQuery, RecordedJob};
 use weft_api::paths::Places;
 use weft_daemon::history;
@@ -226,7 +226,7 @@ fn gather(places: &Places, selection: &Selection, patience: Patience) -> Result<
         ..HistoryQuery::default()
     };
     let shared = places.is_shared();
-    let question = Question::Recorded(shared.then(|| query.clone()));
+    let question = AdminQuestion::Recorded(shared.then(|| query.clone()));
     let silent = |why: String| (Vec::new(), Some(format!("{why}: only jobs that have ended are shown")));
     let (mut jobs, silent) = match patience.map(|patience| admin::ask_within(places, &question, patience)) {
         Ok(Ok(Answer::Recorded(jobs))) => (jobs, None),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::super::{job, status, text};
 use super::app::BrokerNews;
-use weft_api::admin::{self, Answer, Question};
+use weft_api::admin::{self, AdminQuestion, Answer};
 use weft_api::paths::Places;
 use weft_protocol::latency_budget::LatencyBudget;
 
@@ -86,7 +86,7 @@ fn watch(
 }
 
 fn set(places: &Places, client: u64, priority: u8) -> Result<(), String> {
-    let question = Question::Set {
+    let question = AdminQuestion::Set {
         client: Some(client),
         pid: None,
         job: None,

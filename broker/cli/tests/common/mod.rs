@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use weft_api::admin::{self, Answer, Question};
+use weft_api::admin::{self, AdminQuestion, Answer};
 use weft_api::paths::Places;
 use weft_api::status::Status;
 use weft_protocol::VERSION;
@@ -127,7 +127,7 @@ impl Home {
     }
 
     pub fn status(&self) -> Status {
-        match admin::ask(&self.places(), &Question::Status) {
+        match admin::ask(&self.places(), &AdminQuestion::Status) {
             Ok(Answer::Status(status)) => *status,
             other => panic!("{other:?}"),
         }
@@ -145,7 +145,7 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         // A broker that a command started must not outlive the test.
-        let _ = admin::ask(&self.places(), &Question::Stop);
+        let _ = admin::ask(&self.places(), &AdminQuestion::Stop);
     }
 }
 
@@ -275,7 +275,7 @@ impl Client {
         Client::try_attach(socket, hello).expect("attached")
     }
 
-    pub fn try_attach(socket: &Path, hello: Hello) -> Result<Client, weft_protocol::transport::Error> {
+    pub fn try_attach(socket: &Path, hello: Hello) -> Result<Client, weft_protocol::transport::TransportError> {
         let attached = client::attach(socket, hello, PATIENCE)?;
         let lane = Mapping::<Lane>::reserve()?;
         lane.put(&attached.lane)?;

@@ -20,7 +20,7 @@ use crate::profiles::writer::{ProfileMessage, ProfileWriter};
 use crate::scheduler_mailbox::{Notice, SchedulerHandle};
 use crate::server::Asker;
 use crate::server::other_brokers::OtherBrokers;
-use weft_api::admin::{Answer, Question};
+use weft_api::admin::{AdminQuestion, Answer};
 use weft_api::history::HistoryQuery;
 use weft_api::mps::Joining;
 use weft_api::paths::Places;
@@ -81,17 +81,17 @@ impl QueryHandler {
         serde_json::to_string(&answer).unwrap_or_else(|error| format!("{{\"sorry\":\"{error}\"}}"))
     }
 
-    fn answer(&self, question: Question, asker: Asker) -> Answer {
+    fn answer(&self, question: AdminQuestion, asker: Asker) -> Answer {
         if let Some(why) = self.forbids(&question, asker) {
             return Answer::Sorry(why);
         }
         match question {
-            Question::Ping => Answer::Pong {
+            AdminQuestion::Ping => Answer::Pong {
                 pid: std::process::id(),
                 protocol: VERSION,
                 version: env!("CARGO_PKG_VERSION").to_string(),
             },
-            Question::Status => {
+            AdminQuestion::Status => {
                 self.settle(SETTLE_LIMIT);
                 let mut status = self.status();
                 if let Some(uid) = self.sees_own_alone(asker) {
@@ -103,7 +103,7 @@ impl QueryHandler {
                 }
                 Answer::Status(Box::new(status))
             }
-            Question::Queue => {
+            AdminQuestion::Queue => {
                 self.settle(SETTLE_LIMIT);
                 let mut queue = self.admission.queue();
                 queue.others = self.other_brokers.others();
@@ -112,14 +112,14 @@ impl QueryHandler {
                 }
                 Answer::Queue(Box::new(queue))
             }
-            Question::Place(seeker) if !is_sound(&seeker) => {
+            AdminQuestion::Place(seeker) if !is_sound(&seeker) => {
                 Answer::Sorry("the list of devices is invalid".to_string())
             }
-            Question::Place(seeker) => match self.admission.place(&self.known(*seeker, asker)) {
+            AdminQuestion::Place(seeker) => match self.admission.place(&self.known(*seeker, asker)) {
                 Ok(place) => Answer::Placed(place),
                 Err(why) => Answer::Sorry(why.to_string()),
             },
-            Question::Set {
+            AdminQuestion::Set {
                 client,
                 pid,
                 job,
@@ -143,8 +143,8 @@ impl QueryHandler {
                 let same = |entry: &Entry| who(entry) || jobs.contains(&of(entry));
                 self.set(same, priority, budget, asker)
             }
-            Question::Evict { clients, evict } => self.evict(&clients, evict, asker),
-            Question::Cancelled { clients } => {
+            AdminQuestion::Evict { clients, evict } => self.evict(&clients, evict, asker),
+            AdminQuestion::Cancelled { clients } => {
                 let own = |entry: &Entry| self.sees_own_alone(asker).is_none_or(|uid| uid == entry.uid);
                 let named = clients.iter().filter_map(|client| self.registry.get(*client));
                 let named: Vec<_> = named.filter(|entry| own(entry)).collect();
@@ -157,12 +157,12 @@ impl QueryHandler {
                 });
                 Answer::Done
             }
-            Question::Weight { user, weight } => {
+            AdminQuestion::Weight { user, weight } => {
                 let (user, _) = identity(rustix::process::geteuid().as_raw(), false, &user, "");
                 self.admission.weigh(&user, weight);
                 Answer::Done
             }
-            Question::ProfileKeep { name, pid } => {
+            AdminQuestion::ProfileKeep { name, pid } => {
                 self.settle(KEEP_LIMIT);
                 match self.admission.learnt(pid, self.whose(asker).as_deref()) {
                     // The asking process writes the profile with its own rights.
@@ -178,17 +178,17 @@ impl QueryHandler {
                     }),
                 }
             }
-            Question::ProfileBegin { name } => match profile_path::absolute(&name) {
+            AdminQuestion::ProfileBegin { name } => match profile_path::absolute(&name) {
                 Ok(called) => {
                     self.profile_writer.tell(ProfileMessage::Begin(called));
                     Answer::Done
                 }
                 Err(error) => Answer::Sorry(error.to_string()),
             },
-            Question::ProfileFlush { name } => self.sampled(&name, ProfileMessage::Flush),
-            Question::ProfileEnd { name } => self.sampled(&name, ProfileMessage::End),
-            Question::History(query) => self.history(query, asker),
-            Question::Metrics { openmetrics } => {
+            AdminQuestion::ProfileFlush { name } => self.sampled(&name, ProfileMessage::Flush),
+            AdminQuestion::ProfileEnd { name } => self.sampled(&name, ProfileMessage::End),
+            AdminQuestion::History(query) => self.history(query, asker),
+            AdminQuestion::Metrics { openmetrics } => {
                 let format = match openmetrics {
                     true => MetricsFormat::OpenMetrics,
                     false => MetricsFormat::Prometheus,
@@ -199,8 +199,8 @@ impl QueryHandler {
                 };
                 Answer::Metrics(self.metrics(format, audience))
             }
-            Question::Recorded(query) => self.recorded(query, asker),
-            Question::Joining { mps: joins } => {
+            AdminQuestion::Recorded(query) => self.recorded(query, asker),
+            AdminQuestion::Joining { mps: joins } => {
                 let mps = match joins {
                     true => self.mps.joined(),
                     false => self.mps.status(),
@@ -212,7 +212,7 @@ impl QueryHandler {
                     most_important: priorities.min(),
                 })
             }
-            Question::Stop => {
+            AdminQuestion::Stop => {
                 self.stop.store(true, Ordering::Release);
                 Answer::Done
             }
@@ -221,19 +221,19 @@ impl QueryHandler {
 
     /// Reason why this user may not ask this; `None`: the user may. A private broker is reachable
     /// only by its own user.
-    fn forbids(&self, question: &Question, asker: Asker) -> Option<String> {
+    fn forbids(&self, question: &AdminQuestion, asker: Asker) -> Option<String> {
         if !self.shared {
             return None;
         }
         let own = "a shared broker takes no samples: weft profile uses your own broker";
         match question {
-            Question::Stop | Question::Weight { .. } if !asker.is_owner() => Some(format!(
+            AdminQuestion::Stop | AdminQuestion::Weight { .. } if !asker.is_owner() => Some(format!(
                 "only the owner of this shared broker, or root outside of containers, may do that (you are user {})",
                 name_of(asker.uid)
             )),
-            Question::ProfileBegin { .. } | Question::ProfileFlush { .. } | Question::ProfileEnd { .. } => {
-                Some(own.to_string())
-            }
+            AdminQuestion::ProfileBegin { .. }
+            | AdminQuestion::ProfileFlush { .. }
+            | AdminQuestion::ProfileEnd { .. } => Some(own.to_string()),
             _ => None,
         }
     }

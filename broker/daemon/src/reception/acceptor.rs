@@ -32,7 +32,7 @@ use weft_api::status::Ending;
 use weft_protocol::control::{Hello, Refusal, ToClient};
 use weft_protocol::epoch_page;
 use weft_protocol::lane::{Lane, Mode, flags};
-use weft_protocol::transport::Error;
+use weft_protocol::transport::TransportError;
 use weft_protocol::{Ns, PRIORITIES};
 
 const PERIOD: Duration = Duration::from_millis(100);
@@ -270,7 +270,7 @@ impl Acceptor {
         if let Some(profile) = &loaded {
             for some in options.core.may_take(profile).chunks(TIMES_TOLD) {
                 let left = end.saturating_duration_since(Instant::now());
-                if let Err(Error::Late(..) | Error::Gone) =
+                if let Err(TransportError::Late(..) | TransportError::Gone) =
                     attached.sender.send_within(ToClient::MayTake(some.to_vec()), left)
                 {
                     break;
@@ -333,7 +333,7 @@ impl Acceptor {
     }
 
     /// The profile that a guest sent. A shared broker opens and writes no files for guests.
-    fn guest_profile(&self, hello: &Hello, pending: &PendingClient) -> Result<Knowledge, Error> {
+    fn guest_profile(&self, hello: &Hello, pending: &PendingClient) -> Result<Knowledge, TransportError> {
         let called: Option<String> = hello.profile.as_ref().map(|called| clean(called, LONGEST_NAME));
         if hello.profiling {
             let trouble = "a shared broker takes no samples: weft profile uses your own broker".to_string();
@@ -352,7 +352,7 @@ impl Acceptor {
         })
     }
 
-    fn did_not_come(&self, uid: u32, pid: u32, why: &Error) {
+    fn did_not_come(&self, uid: u32, pid: u32, why: &TransportError) {
         user_log::line(uid, Level::Warn, format_args!("process {pid} did not attach: {why}"));
         self.registry.refused.fetch_add(1, Ordering::Relaxed);
     }
@@ -411,7 +411,7 @@ fn tell_guest(sender: &ToTheClient, profile: Option<&Profile>, lowered: Option<(
     for sets in sets.chunks(SETS_TOLD) {
         let left = || end.saturating_duration_since(Instant::now());
         let sent = sender.send_within(ToClient::WorkingSets(sets.to_vec()), left());
-        if let Err(Error::Nonsense(_)) = sent {
+        if let Err(TransportError::Nonsense(_)) = sent {
             // Too much for a packet: send them one by one; one that is too large by itself is
             // dropped.
             for set in sets {

@@ -97,7 +97,7 @@ pub fn start(
     hearers: ControlHearers,
     unknown_cost: Ns,
     flags: ControlFlags,
-) -> Result<(Sender<Arrival>, JoinHandle<()>), weft_protocol::transport::Error> {
+) -> Result<(Sender<Arrival>, JoinHandle<()>), weft_protocol::transport::TransportError> {
     let (arrivals, incoming) = channel();
     let inbox = Inbox::make()?;
     let ControlHearers {
@@ -126,7 +126,7 @@ pub fn start(
     let thread = std::thread::Builder::new()
         .name("weft-control".into())
         .spawn(move || control.run(&incoming, &flags.stop))
-        .map_err(|source| weft_protocol::transport::Error::System {
+        .map_err(|source| weft_protocol::transport::TransportError::System {
             what: "starting a thread",
             source,
         })?;

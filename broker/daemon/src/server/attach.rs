@@ -20,7 +20,7 @@ use weft_protocol::control::{Hello, Refusal, ToClient};
 use weft_protocol::lane::Lane;
 use weft_protocol::transport::map::SharedLane;
 use weft_protocol::transport::wire::{LONGEST, Packet, UpMessage};
-use weft_protocol::transport::{Error, HANDSHAKE, MAX_PROFILE_BYTES, TimeLimit, fds};
+use weft_protocol::transport::{HANDSHAKE, MAX_PROFILE_BYTES, TimeLimit, TransportError, fds};
 
 /// A process that wants a lane. Only its user was checked.
 #[derive(Debug)]
@@ -99,14 +99,16 @@ impl PendingClient {
     ///
     /// At most [`MAX_PROFILE_BYTES`] bytes in [`HANDSHAKE`]. After an error the connection is
     /// unusable.
-    pub fn profile(&self) -> Result<Result<Vec<u8>, &'static str>, Error> {
+    pub fn profile(&self) -> Result<Result<Vec<u8>, &'static str>, TransportError> {
         let limit = TimeLimit::new(HANDSHAKE);
         let mut all = Vec::new();
         let mut fits = true;
         loop {
             let packet = receive_plain(&self.socket, self.socket.passes(), "a client", limit)?;
             let Packet::Profile { bytes, last } = packet else {
-                return Err(Error::Nonsense("a client sent another message instead of its profile"));
+                return Err(TransportError::Nonsense(
+                    "a client sent another message instead of its profile",
+                ));
             };
             fits &= all.len() + bytes.len() <= MAX_PROFILE_BYTES;
             if fits {
@@ -135,32 +137,35 @@ impl PendingClient {
         client: u64,
         costs: Vec<(u64, Ns)>,
         orders: impl FnOnce(&Lane),
-    ) -> Result<Attached, Error> {
+    ) -> Result<Attached, TransportError> {
         let limit = TimeLimit::new(HANDSHAKE);
         let lane = SharedLane::lane()?;
         orders(&lane);
         if self.door.is_shared() {
             return self.welcome_guest(host, client, &costs, lane, limit);
         }
-        let (server, name) = IpcOneShotServer::<UpMessage>::new().map_err(Error::io("making a control channel"))?;
+        let (server, name) =
+            IpcOneShotServer::<UpMessage>::new().map_err(TransportError::io("making a control channel"))?;
         let packet = Packet::Lane { channel: name.clone() };
         let descriptors = [lane.memory(), host.epoch_page.memory(), host.bell.as_fd()];
         fds::send(&self.socket, &packet, &descriptors, limit)?;
         match receive_plain(&self.socket, self.socket.passes(), "a client", limit)? {
             Packet::Connected => {}
-            _ => return Err(Error::Nonsense("a client did not connect its channel")),
+            _ => return Err(TransportError::Nonsense("a client did not connect its channel")),
         }
         // `accept()` has no time limit. If the client did connect, its connection is first in the
         // queue; else ours is first and ends at once.
-        let own = IpcSender::<UpMessage>::connect(name).map_err(Error::io("reaching a control channel"))?;
+        let own = IpcSender::<UpMessage>::connect(name).map_err(TransportError::io("reaching a control channel"))?;
         drop(own);
-        let (receiver, first) = server.accept().map_err(|_| Error::Gone)?;
+        let (receiver, first) = server.accept().map_err(|_| TransportError::Gone)?;
         let UpMessage::Open(sender) = first else {
-            return Err(Error::Nonsense("a client's channel began with an unexpected message"));
+            return Err(TransportError::Nonsense(
+                "a client's channel began with an unexpected message",
+            ));
         };
         sender
             .send(ToClient::Welcome { client, costs })
-            .map_err(|_| Error::Gone)?;
+            .map_err(|_| TransportError::Gone)?;
         Ok(Attached {
             client,
             hello: self.hello,
@@ -184,12 +189,12 @@ impl PendingClient {
         costs: &[(u64, Ns)],
         lane: SharedLane,
         limit: TimeLimit,
-    ) -> Result<Attached, Error> {
+    ) -> Result<Attached, TransportError> {
         /// A cost takes 20 bytes at most.
         const COSTS_BYTES: usize = LONGEST / 20 - 16;
         let user_page = host
             .user_page_of(self.uid)?
-            .ok_or(Error::Nonsense("this broker serves no other users"))?;
+            .ok_or(TransportError::Nonsense("this broker serves no other users"))?;
         let packet = Packet::Lane { channel: String::new() };
         let descriptors = [lane.memory(), user_page.epoch_page.memory(), user_page.bell.as_fd()];
         fds::send(&self.socket, &packet, &descriptors, limit)?;

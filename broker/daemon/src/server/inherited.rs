@@ -16,15 +16,15 @@ use rustix::net::sockopt::{socket_acceptconn, socket_type};
 use rustix::net::{SocketAddrUnix, SocketType, getsockname};
 
 use crate::base::options::Door;
-use weft_protocol::transport::{Error, peer};
+use weft_protocol::transport::{TransportError, peer};
 
 /// Mode bits of group and others: only the owner may use the socket of a private broker.
 const OTHERS: u32 = 0o077;
 
 /// Checks that the socket is the one that clients find at `path`. Returns its file's metadata.
-pub(super) fn check(socket: &OwnedFd, path: &Path, door: Door) -> Result<Metadata, Error> {
+pub(super) fn check(socket: &OwnedFd, path: &Path, door: Door) -> Result<Metadata, TransportError> {
     let refuse = |why: String| {
-        Err(Error::Folder {
+        Err(TransportError::Folder {
             path: path.to_path_buf(),
             why,
         })
@@ -55,7 +55,7 @@ pub(super) fn check(socket: &OwnedFd, path: &Path, door: Door) -> Result<Metadat
             path.display()
         ));
     }
-    let facts = fs::symlink_metadata(path).map_err(Error::io("examining the service manager's socket"))?;
+    let facts = fs::symlink_metadata(path).map_err(TransportError::io("examining the service manager's socket"))?;
     if !facts.file_type().is_socket() {
         return refuse("is no longer a socket; restart its unit".to_string());
     }

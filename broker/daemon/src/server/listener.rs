@@ -27,7 +27,7 @@ use crate::base::options::Door;
 use crate::base::user_log;
 use weft_protocol::control::Refusal;
 use weft_protocol::transport::wire::Packet;
-use weft_protocol::transport::{Error, HANDSHAKE, TimeLimit, client, fds, path, peer};
+use weft_protocol::transport::{HANDSHAKE, TimeLimit, TransportError, client, fds, path, peer};
 
 /// Most connections without a first packet. Beyond it, the oldest one of the user with the most is
 /// dropped.
@@ -94,24 +94,24 @@ pub enum Incoming {
 
 impl Listener {
     /// Takes the socket at `path` for a private broker. Replaces a stale socket, but not that of a
-    /// live broker ([`Error::Taken`]).
-    pub fn bind(path: &Path) -> Result<Listener, Error> {
+    /// live broker ([`TransportError::Taken`]).
+    pub fn bind(path: &Path) -> Result<Listener, TransportError> {
         Listener::open(path, Door::Private)
     }
 
     /// Takes the socket at `path`, as [`Listener::bind`] does.
-    pub(crate) fn open(path: &Path, door: Door) -> Result<Listener, Error> {
+    pub(crate) fn open(path: &Path, door: Door) -> Result<Listener, TransportError> {
         let deadline = Instant::now() + KILLED_WITHIN;
         let lock = loop {
             match Listener::free_place(path, door) {
-                Err(Error::Taken(_)) if Instant::now() < deadline => std::thread::sleep(KILLED_AGAIN),
+                Err(TransportError::Taken(_)) if Instant::now() < deadline => std::thread::sleep(KILLED_AGAIN),
                 place => break place?,
             }
         };
         if let Ok(facts) = fs::symlink_metadata(path)
             && !facts.file_type().is_socket()
         {
-            return Err(Error::Folder {
+            return Err(TransportError::Folder {
                 path: path.to_path_buf(),
                 why: "exists and is not a socket; remove it, or set WEFT_SOCKET to another path".into(),
             });
@@ -120,46 +120,46 @@ impl Listener {
         // Bound under another name, then renamed: no client finds a socket that does not listen.
         let fresh = with_suffix(path, ".new");
         let _ = fs::remove_file(&fresh);
-        let address = SocketAddrUnix::new(&fresh).map_err(|_| Error::Folder {
+        let address = SocketAddrUnix::new(&fresh).map_err(|_| TransportError::Folder {
             path: path.to_path_buf(),
             why: "the path of the socket may have at most 103 bytes; set WEFT_SOCKET to a shorter one".into(),
         })?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .map_err(Error::system("making a socket"))?;
+            .map_err(TransportError::system("making a socket"))?;
         // Set before any client connects: accepted sockets inherit it.
         let passes = !process::pass_descriptors(&socket, false);
-        bind(&socket, &address).map_err(Error::system("binding the broker's socket"))?;
+        bind(&socket, &address).map_err(TransportError::system("binding the broker's socket"))?;
         let mode = match door {
             Door::Private => 0o600,
             Door::Shared { group: Some(group) } => {
                 std::os::unix::fs::chown(&fresh, None, Some(group))
-                    .map_err(Error::io("giving the broker's socket to the group"))?;
+                    .map_err(TransportError::io("giving the broker's socket to the group"))?;
                 0o660
             }
             Door::Shared { group: None } => 0o666,
         };
         fs::set_permissions(&fresh, fs::Permissions::from_mode(mode))
-            .map_err(Error::io("setting the permissions of the broker's socket"))?;
-        listen(&socket, BACKLOG).map_err(Error::system("listening"))?;
-        let facts = fs::symlink_metadata(&fresh).map_err(Error::io("examining the broker's socket"))?;
-        fs::rename(&fresh, path).map_err(Error::io("putting the broker's socket in place"))?;
+            .map_err(TransportError::io("setting the permissions of the broker's socket"))?;
+        listen(&socket, BACKLOG).map_err(TransportError::system("listening"))?;
+        let facts = fs::symlink_metadata(&fresh).map_err(TransportError::io("examining the broker's socket"))?;
+        fs::rename(&fresh, path).map_err(TransportError::io("putting the broker's socket in place"))?;
         Ok(Listener::of(socket, path, &facts, door, passes, lock))
     }
 
     /// Takes a socket that the service manager bound to `path`, with the checks of
     /// [`Listener::open`]. The socket remains when the broker ends.
-    pub(crate) fn given(socket: OwnedFd, path: &Path, door: Door) -> Result<Listener, Error> {
+    pub(crate) fn given(socket: OwnedFd, path: &Path, door: Door) -> Result<Listener, TransportError> {
         let lock = Listener::take_place(path, door)?;
         // The check shows that the path is this socket's, so no other broker listens there.
         let facts = inherited::check(&socket, path, door)?;
         raise_descriptor_limit();
         // Earlier connections may bring descriptors, as on a kernel without this option.
         process::pass_descriptors(&socket, false);
-        rustix::io::ioctl_fionbio(&socket, true).map_err(Error::system("setting up the socket"))?;
+        rustix::io::ioctl_fionbio(&socket, true).map_err(TransportError::system("setting up the socket"))?;
         rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)
-            .map_err(Error::system("setting up the socket"))?;
-        listen(&socket, BACKLOG).map_err(Error::system("listening"))?;
+            .map_err(TransportError::system("setting up the socket"))?;
+        listen(&socket, BACKLOG).map_err(TransportError::system("listening"))?;
         let passes = true;
         let mut listener = Listener::of(socket, path, &facts, door, passes, lock);
         listener.keeps_place = true;
@@ -168,16 +168,16 @@ impl Listener {
 
     /// Checks the socket's folder, and takes the lock in it.
     /// Takes the place if no broker is alive there.
-    fn free_place(path: &Path, door: Door) -> Result<File, Error> {
+    fn free_place(path: &Path, door: Door) -> Result<File, TransportError> {
         let lock = Listener::take_place(path, door)?;
         // No broker of this build is alive, unless the lock file was removed, so connect and ask.
         match client::answers(path) {
-            true => Err(Error::Taken(path.to_path_buf())),
+            true => Err(TransportError::Taken(path.to_path_buf())),
             false => Ok(lock),
         }
     }
 
-    fn take_place(path: &Path, door: Door) -> Result<File, Error> {
+    fn take_place(path: &Path, door: Door) -> Result<File, TransportError> {
         match door {
             Door::Private => path::check_folder(path, true)?,
             Door::Shared { .. } => path::check_shared_folder(path)?,
@@ -214,7 +214,7 @@ impl Listener {
 
     /// The next connection with its first packet; `None` when the time is up. Silent, malformed,
     /// foreign or outdated connections end here and delay no other.
-    pub fn accept(&mut self, within: Duration) -> Result<Option<Incoming>, Error> {
+    pub fn accept(&mut self, within: Duration) -> Result<Option<Incoming>, TransportError> {
         let deadline = Instant::now() + within;
         loop {
             if let Some(incoming) = self.said.pop_front() {
@@ -239,7 +239,7 @@ impl Listener {
                 Ok(0) if Instant::now() >= deadline => return Ok(None),
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
-                Err(errno) => return Err(Error::system("waiting for clients")(errno)),
+                Err(errno) => return Err(TransportError::system("waiting for clients")(errno)),
             }
             let mut ready = set.iter().map(|entry| !entry.revents().is_empty());
             let comes = ready.next().unwrap_or(false);
@@ -371,7 +371,7 @@ impl Listener {
         let uid = socket.uid();
         match listen_to(socket, said, self.door) {
             Ok(incoming) => self.said.push_back(incoming),
-            Err(Error::Gone) => {}
+            Err(TransportError::Gone) => {}
             Err(why) => user_log::line(uid, Level::Warn, format_args!("a connection was refused: {why}")),
         }
     }
@@ -391,13 +391,13 @@ impl Drop for Listener {
     }
 }
 
-type Said = Result<Option<Packet>, Error>;
+type Said = Result<Option<Packet>, TransportError>;
 
-fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Error> {
+fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, TransportError> {
     let limit = TimeLimit::new(Duration::ZERO);
     let refuse = |why: Refusal| {
         let _ = fds::send(&socket, &Packet::Refused(why.clone()), &[], limit);
-        Err(Error::Refused(why))
+        Err(TransportError::Refused(why))
     };
     let peer = peer::peer(&socket)?;
     if !door.is_shared() && peer.uid != peer::own_uid() {
@@ -408,7 +408,7 @@ fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Err
         return refuse(Refusal::Unseen);
     }
     match said {
-        Err(Error::Refused(why)) => refuse(why),
+        Err(TransportError::Refused(why)) => refuse(why),
         Err(why) => Err(why),
         Ok(Some(Packet::Hello(hello))) => {
             let pidfd = process::pidfd(&socket, peer.pid)?.map(Arc::new);
@@ -429,7 +429,9 @@ fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Err
             },
             socket,
         })),
-        Ok(_) => Err(Error::Nonsense("it began with a message that only a broker sends")),
+        Ok(_) => Err(TransportError::Nonsense(
+            "it began with a message that only a broker sends",
+        )),
     }
 }
 
@@ -448,18 +450,18 @@ const KILLED_AGAIN: Duration = Duration::from_millis(20);
 
 /// Takes the lock that a live broker holds. The file is never removed: otherwise two brokers could
 /// hold two locks.
-fn lock(path: &Path) -> Result<File, Error> {
+fn lock(path: &Path) -> Result<File, TransportError> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
         .open(with_suffix(path, ".lock"))
-        .map_err(Error::io("opening the lock next to the broker's socket"))?;
+        .map_err(TransportError::io("opening the lock next to the broker's socket"))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(Error::Taken(path.to_path_buf())),
-        Err(errno) => Err(Error::system("locking the broker's socket")(errno)),
+        Err(Errno::WOULDBLOCK) => Err(TransportError::Taken(path.to_path_buf())),
+        Err(errno) => Err(TransportError::system("locking the broker's socket")(errno)),
     }
 }
 
@@ -532,7 +534,7 @@ mod tests {
         drop(killed);
         next.join().expect("no panic").expect("the place is free");
         let _alive = Listener::bind(&path).expect("bound");
-        assert!(matches!(Listener::bind(&path), Err(Error::Taken(_))));
+        assert!(matches!(Listener::bind(&path), Err(TransportError::Taken(_))));
     }
 
     #[test]

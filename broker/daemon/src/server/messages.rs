@@ -15,7 +15,7 @@ use super::callers::Connection;
 use super::receive::take_plain;
 use weft_protocol::control::{ToBroker, ToClient};
 use weft_protocol::transport::wire::{Packet, UpMessage};
-use weft_protocol::transport::{Error, TimeLimit, fds};
+use weft_protocol::transport::{TimeLimit, TransportError, fds};
 
 /// The channel to one client.
 #[derive(Debug, Clone)]
@@ -37,14 +37,14 @@ impl ToTheClient {
     ///
     /// A private broker's channel may block while the client does not read, so only a few messages
     /// may be sent. A shared broker does not wait: a client that does not read misses the message.
-    pub fn send(&self, message: ToClient) -> Result<(), Error> {
+    pub fn send(&self, message: ToClient) -> Result<(), TransportError> {
         self.send_within(message, Duration::ZERO)
     }
 
     /// Sends a message. A shared broker waits at most `within` for a client that does not read.
-    pub fn send_within(&self, message: ToClient, within: Duration) -> Result<(), Error> {
+    pub fn send_within(&self, message: ToClient, within: Duration) -> Result<(), TransportError> {
         match self {
-            ToTheClient::Ipc(way) => way.send(message).map_err(|_| Error::Gone),
+            ToTheClient::Ipc(way) => way.send(message).map_err(|_| TransportError::Gone),
             ToTheClient::Packets(socket) => fds::send(&**socket, &Packet::Tell(message), &[], TimeLimit::new(within)),
         }
     }
@@ -62,20 +62,20 @@ pub(super) enum MessageSource {
 
 impl FromClient {
     /// The next message; `None` when the time is up.
-    pub fn next(&self, within: Duration) -> Result<Option<ToBroker>, Error> {
+    pub fn next(&self, within: Duration) -> Result<Option<ToBroker>, TransportError> {
         match &self.0 {
             MessageSource::Ipc(way) => match way.try_recv_timeout(within) {
                 Ok(UpMessage::Say(message)) => Ok(Some(message)),
-                Ok(UpMessage::Open(_)) => Err(Error::Nonsense("a client opened its channel twice")),
+                Ok(UpMessage::Open(_)) => Err(TransportError::Nonsense("a client opened its channel twice")),
                 Err(TryRecvError::Empty) => Ok(None),
-                Err(TryRecvError::IpcError(_)) => Err(Error::Gone),
+                Err(TryRecvError::IpcError(_)) => Err(TransportError::Gone),
             },
             MessageSource::Packets(socket) => {
                 let deadline = Instant::now() + within;
                 fds::ready(&**socket, PollFlags::IN, deadline)?;
                 match take_plain(&**socket, socket.passes())? {
                     Some(Packet::Say(message)) => Ok(Some(message)),
-                    Some(_) => Err(Error::Nonsense("a client sent an invalid message")),
+                    Some(_) => Err(TransportError::Nonsense("a client sent an invalid message")),
                     None => Ok(None),
                 }
             }
@@ -115,20 +115,23 @@ impl std::fmt::Debug for Inbox {
 
 impl Inbox {
     /// An empty inbox.
-    pub fn make() -> Result<Inbox, Error> {
+    pub fn make() -> Result<Inbox, TransportError> {
         Ok(Inbox {
-            set: IpcReceiverSet::new().map_err(Error::io("making an inbox"))?,
+            set: IpcReceiverSet::new().map_err(TransportError::io("making an inbox"))?,
             clients: HashMap::new(),
             guests: Vec::new(),
         })
     }
 
     /// Adds a client's messages under its number.
-    pub fn add(&mut self, client: u64, receiver: FromClient) -> Result<(), Error> {
+    pub fn add(&mut self, client: u64, receiver: FromClient) -> Result<(), TransportError> {
         match receiver.0 {
             MessageSource::Packets(socket) => self.guests.push((client, socket)),
             MessageSource::Ipc(way) => {
-                let entry = self.set.add(way).map_err(Error::io("adding a client to the inbox"))?;
+                let entry = self
+                    .set
+                    .add(way)
+                    .map_err(TransportError::io("adding a client to the inbox"))?;
                 self.clients.insert(entry, client);
             }
         }
@@ -141,7 +144,7 @@ impl Inbox {
     }
 
     /// Reads the guests' sockets.
-    fn hear_guests(&mut self, within: Duration) -> Result<Vec<(u64, News)>, Error> {
+    fn hear_guests(&mut self, within: Duration) -> Result<Vec<(u64, News)>, TransportError> {
         // Guests beyond their CPU share are read later.
         let heard: Vec<&(u64, Arc<Connection>)> = self
             .guests
@@ -156,7 +159,7 @@ impl Inbox {
         match poll(&mut set, Some(&left)) {
             Ok(0) | Err(Errno::INTR) => return Ok(Vec::new()),
             Ok(_) => {}
-            Err(errno) => return Err(Error::system("waiting for the clients' messages")(errno)),
+            Err(errno) => return Err(TransportError::system("waiting for the clients' messages")(errno)),
         }
         let ready: Vec<bool> = set.iter().map(|entry| !entry.revents().is_empty()).collect();
         drop(set);
@@ -168,7 +171,7 @@ impl Inbox {
                 match socket.accounts().at_cost_of(socket.uid(), take) {
                     Ok(Some(Packet::Say(message))) => news.push((*client, News::Said(message))),
                     Ok(None) => break,
-                    Err(Error::Gone) => {
+                    Err(TransportError::Gone) => {
                         news.push((*client, News::Gone));
                         over.push(*client);
                         break;
@@ -186,7 +189,7 @@ impl Inbox {
     }
 
     /// News of the clients, within at most `within`; empty when the time is up.
-    pub fn wait(&mut self, within: Duration) -> Result<Vec<(u64, News)>, Error> {
+    pub fn wait(&mut self, within: Duration) -> Result<Vec<(u64, News)>, TransportError> {
         if !self.guests.is_empty() {
             return self.hear_guests(within);
         }
@@ -197,7 +200,7 @@ impl Inbox {
                 return Ok(Vec::new());
             }
             Err(ipc_channel::TrySelectError::IoError(why)) => {
-                return Err(Error::io("reading the clients' messages")(why));
+                return Err(TransportError::io("reading the clients' messages")(why));
             }
         };
         let mut news = Vec::with_capacity(results.len());

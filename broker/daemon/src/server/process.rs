@@ -7,7 +7,7 @@ use std::mem;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use weft_protocol::transport::Error;
+use weft_protocol::transport::TransportError;
 
 /// Socket option (Linux 6.5): pidfd of the process that connected, even if its number was reused.
 /// Not in `libc` yet.
@@ -17,8 +17,8 @@ const SO_PEERPIDFD: libc::c_int = 77;
 const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// A descriptor that becomes readable at the connected process's end. `None`: the system has no
-/// such descriptors. [`Error::Gone`]: the process has ended.
-pub(super) fn pidfd(socket: impl AsFd, pid: Option<u32>) -> Result<Option<OwnedFd>, Error> {
+/// such descriptors. [`TransportError::Gone`]: the process has ended.
+pub(super) fn pidfd(socket: impl AsFd, pid: Option<u32>) -> Result<Option<OwnedFd>, TransportError> {
     let mut found: libc::c_int = -1;
     let mut length = mem::size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: both pointers are to locals that outlive the call; `length` is the size of `found`.
@@ -39,7 +39,7 @@ pub(super) fn pidfd(socket: impl AsFd, pid: Option<u32>) -> Result<Option<OwnedF
         // On an older system the process id is trusted.
         Some(libc::ENOPROTOOPT) => Ok(by_number(pid)),
         // The process id may be reused by now.
-        Some(libc::ESRCH | libc::EINVAL) => Err(Error::Gone),
+        Some(libc::ESRCH | libc::EINVAL) => Err(TransportError::Gone),
         _ => Ok(None),
     }
 }

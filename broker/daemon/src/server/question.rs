@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::callers::{self, Connection};
 use weft_protocol::transport::wire::{LONGEST, Packet};
-use weft_protocol::transport::{Error, TimeLimit, fds};
+use weft_protocol::transport::{TimeLimit, TransportError, fds};
 
 /// Longest time for an answer to be read.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ pub struct Question {
 
 impl Question {
     /// Sends the answer. Takes at most 2 s if the asking process does not read.
-    pub fn answer(self, text: &str) -> Result<(), Error> {
+    pub fn answer(self, text: &str) -> Result<(), TransportError> {
         let limit = TimeLimit::new(ANSWER);
         // A piece with its frame must fit a packet.
         let longest = LONGEST - 64;

@@ -9,16 +9,18 @@ use rustix::event::PollFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, recvmsg};
 use weft_protocol::transport::fds::{ready, take_with};
 use weft_protocol::transport::wire::Packet;
-use weft_protocol::transport::{Error, TimeLimit};
+use weft_protocol::transport::{TimeLimit, TransportError};
 
 /// Takes a packet that has arrived, without descriptors.
 ///
 /// The kernel closes descriptors that are not taken within the same call, and a last close may take
 /// as long as the sender likes. So if senders may pass descriptors (`passes`), a packet that has
 /// some is not read. Its socket must be closed on a thread for which no other user waits.
-pub(super) fn take_plain(socket: impl AsFd, passes: bool) -> Result<Option<Packet>, Error> {
+pub(super) fn take_plain(socket: impl AsFd, passes: bool) -> Result<Option<Packet>, TransportError> {
     if passes && brings_descriptors(&socket) {
-        return Err(Error::Nonsense("it sent a descriptor, which is not accepted here"));
+        return Err(TransportError::Nonsense(
+            "it sent a descriptor, which is not accepted here",
+        ));
     }
     take_with(socket, &mut RecvAncillaryBuffer::default())
 }
@@ -43,7 +45,7 @@ pub(super) fn receive_plain(
     passes: bool,
     who: &'static str,
     limit: TimeLimit,
-) -> Result<Packet, Error> {
+) -> Result<Packet, TransportError> {
     loop {
         if let Some(packet) = take_plain(&socket, passes)? {
             return Ok(packet);

@@ -16,7 +16,7 @@ use weft_protocol::lane::{Lane, Mode};
 use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::map::Mapping;
 use weft_protocol::transport::wire::Packet;
-use weft_protocol::transport::{Error, HANDSHAKE, TimeLimit, client, fds};
+use weft_protocol::transport::{HANDSHAKE, TimeLimit, TransportError, client, fds};
 
 /// Far more than any step takes; reaching it is a failure.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -113,7 +113,7 @@ fn a_client_attaches_shares_a_lane_talks_and_is_missed() {
     drop(job);
     assert!(broker.life.left());
     assert!(!broker.life.ended(), "the process lives on");
-    assert!(matches!(broker.receiver.next(PATIENCE), Err(Error::Gone)));
+    assert!(matches!(broker.receiver.next(PATIENCE), Err(TransportError::Gone)));
     broker.lane.orders.mode.store(0, Ordering::Relaxed);
 }
 
@@ -131,10 +131,10 @@ fn a_client_sees_the_broker_go() {
     drop(broker);
     drop(listener);
     assert!(job.channel.lost());
-    assert!(matches!(job.channel.receive(), Err(Error::Gone)));
+    assert!(matches!(job.channel.receive(), Err(TransportError::Gone)));
     assert!(matches!(
         client::attach(&path, hello(3), PATIENCE),
-        Err(Error::NoBroker(_))
+        Err(TransportError::NoBroker(_))
     ));
 }
 
@@ -185,7 +185,7 @@ fn three_hundred_clients_at_once_and_a_silent_one() {
 fn a_live_broker_is_not_replaced_and_a_stale_socket_is() {
     let (_folder, path) = folder();
     let first = Listener::bind(&path).expect("bound");
-    assert!(matches!(Listener::bind(&path), Err(Error::Taken(_))));
+    assert!(matches!(Listener::bind(&path), Err(TransportError::Taken(_))));
     drop(first);
     assert!(!path.exists(), "a broker that ends takes its socket along");
     // A killed broker leaves a socket at which no process listens.
@@ -198,7 +198,7 @@ fn a_live_broker_is_not_replaced_and_a_stale_socket_is() {
     assert!(!again.in_place());
     drop(again);
     std::fs::write(&path, b"a file").expect("written");
-    assert!(matches!(Listener::bind(&path), Err(Error::Folder { .. })));
+    assert!(matches!(Listener::bind(&path), Err(TransportError::Folder { .. })));
 }
 
 #[test]
@@ -227,14 +227,14 @@ fn refusals_and_other_versions_are_told_to_the_client() {
     };
     let refused = client::attach(&path, hello(12), PATIENCE);
     assert!(
-        matches!(refused, Err(Error::Refused(Refusal::Priority(12)))),
+        matches!(refused, Err(TransportError::Refused(Refusal::Priority(12)))),
         "{refused:?}"
     );
     let other = hello_of_version(&path, 99);
     assert!(
         matches!(
             other,
-            Err(Error::Refused(Refusal::Version {
+            Err(TransportError::Refused(Refusal::Version {
                 broker: VERSION,
                 client: 99
             }))
@@ -265,7 +265,7 @@ fn a_lying_client_blocks_nothing() {
     };
     assert!(matches!(
         pending.welcome(&host, 1, Vec::new(), |_| {}),
-        Err(Error::Gone)
+        Err(TransportError::Gone)
     ));
     drop(liar);
 }
@@ -276,7 +276,7 @@ pub(super) fn connect(path: &Path) -> OwnedFd {
 }
 
 /// A hello of another build.
-fn hello_of_version(path: &Path, version: u32) -> Result<(), Error> {
+fn hello_of_version(path: &Path, version: u32) -> Result<(), TransportError> {
     use weft_protocol::transport::wire::pack;
     let socket = connect(path);
     let mut bytes = pack(&Packet::Question("of another time".into()))?;
@@ -287,7 +287,7 @@ fn hello_of_version(path: &Path, version: u32) -> Result<(), Error> {
     rustix::net::send(&socket, &bytes, rustix::net::SendFlags::NOSIGNAL).expect("sent");
     let within = Duration::from_secs(30);
     match fds::receive(&socket, "the broker", TimeLimit::new(within))? {
-        (Packet::Refused(why), _) => Err(Error::Refused(why)),
+        (Packet::Refused(why), _) => Err(TransportError::Refused(why)),
         other => panic!("{other:?}"),
     }
 }

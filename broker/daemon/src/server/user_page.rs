@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, p
 use rustix::io::Errno;
 
 use weft_protocol::transport::map::SharedEpochPage;
-use weft_protocol::transport::{Error, fds};
+use weft_protocol::transport::{TransportError, fds};
 
 /// Epoch page and doorbell of all clients of a private broker, or of one user of a shared one.
 #[derive(Debug)]
@@ -25,9 +25,9 @@ pub struct UserPage {
 
 impl UserPage {
     /// Makes an epoch page and a doorbell.
-    pub(crate) fn make() -> Result<UserPage, Error> {
-        let bell =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("making the doorbell"))?;
+    pub(crate) fn make() -> Result<UserPage, TransportError> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(TransportError::system("making the doorbell"))?;
         Ok(UserPage {
             epoch_page: SharedEpochPage::epoch_page()?,
             bell,
@@ -136,7 +136,7 @@ impl std::ops::Deref for Host {
 
 impl Host {
     /// Makes a private broker's page.
-    pub fn make() -> Result<Host, Error> {
+    pub fn make() -> Result<Host, TransportError> {
         Ok(Host {
             own: UserPage::make()?,
             guests: None,
@@ -144,9 +144,9 @@ impl Host {
     }
 
     /// Makes a shared broker's page and an empty set of users.
-    pub(crate) fn shared() -> Result<Host, Error> {
-        let rings =
-            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("making the list of doorbells"))?;
+    pub(crate) fn shared() -> Result<Host, TransportError> {
+        let rings = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(TransportError::system("making the list of doorbells"))?;
         Ok(Host {
             own: UserPage::make()?,
             guests: Some(Guests {
@@ -159,7 +159,7 @@ impl Host {
 
     /// A user's page, which exists while it is held. `None` in a private broker, which has one page
     /// for all clients.
-    pub(crate) fn user_page_of(&self, uid: u32) -> Result<Option<Arc<UserPage>>, Error> {
+    pub(crate) fn user_page_of(&self, uid: u32) -> Result<Option<Arc<UserPage>>, TransportError> {
         let Some(guests) = &self.guests else { return Ok(None) };
         let mut user_pages = guests.user_pages.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(user_page) = user_pages.get(&uid).and_then(Weak::upgrade) {
@@ -174,13 +174,13 @@ impl Host {
             epoll::EventData::new_u64(u64::from(uid)),
             flags,
         )
-        .map_err(Error::system("listening to a doorbell"))?;
+        .map_err(TransportError::system("listening to a doorbell"))?;
         user_pages.insert(uid, Arc::downgrade(&user_page));
         Ok(Some(user_page))
     }
 
     /// Waits at most `within` for a ring, and takes all rings. Returns whether one came.
-    pub fn wait(&self, within: Duration) -> Result<bool, Error> {
+    pub fn wait(&self, within: Duration) -> Result<bool, TransportError> {
         let deadline = Instant::now() + within;
         let Some(guests) = &self.guests else {
             let rang = fds::ready(&self.bell, PollFlags::IN, deadline)?;
@@ -201,7 +201,7 @@ impl Host {
                 Ok(0) => return Ok(false),
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
-                Err(errno) => return Err(Error::system("waiting for a doorbell")(errno)),
+                Err(errno) => return Err(TransportError::system("waiting for a doorbell")(errno)),
             }
             let rang = |at: usize| set.get(at).is_some_and(|entry| !entry.revents().is_empty());
             self.take_rings(rang(0));

@@ -22,7 +22,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use weft_profiles::Store;
 
 use super::wire::{Packet, UpMessage};
-use super::{Error, TimeLimit, fds, path, peer, wire};
+use super::{TimeLimit, TransportError, fds, path, peer, wire};
 use crate::Ns;
 use crate::control::{Hello, Refusal, ToBroker, ToClient};
 
@@ -82,29 +82,29 @@ impl Channel {
     }
 
     /// Sends a message. May block while the broker does not read.
-    pub fn send(&self, message: ToBroker) -> Result<(), Error> {
+    pub fn send(&self, message: ToBroker) -> Result<(), TransportError> {
         match &self.way {
-            ChannelKind::Ipc { up, .. } => up.send(UpMessage::Say(message)).map_err(|_| Error::Gone),
+            ChannelKind::Ipc { up, .. } => up.send(UpMessage::Say(message)).map_err(|_| TransportError::Gone),
             ChannelKind::Packets => match fds::send(&self.socket, &Packet::Say(message), &[], TimeLimit::new(UNREAD)) {
                 // Dropped, as it fits no packet: a graph of thousands of kernels is known only by
                 // its hash.
-                Err(Error::Nonsense(_)) => Ok(()),
+                Err(TransportError::Nonsense(_)) => Ok(()),
                 sent => sent,
             },
         }
     }
 
     /// Returns the next message, if any. Never waits.
-    pub fn receive(&self) -> Result<Option<ToClient>, Error> {
+    pub fn receive(&self) -> Result<Option<ToClient>, TransportError> {
         match &self.way {
             ChannelKind::Ipc { down, .. } => match down.try_recv() {
                 Ok(message) => Ok(Some(message)),
                 Err(TryRecvError::Empty) => Ok(None),
-                Err(TryRecvError::IpcError(_)) => Err(Error::Gone),
+                Err(TryRecvError::IpcError(_)) => Err(TransportError::Gone),
             },
             ChannelKind::Packets => match fds::take(&self.socket)? {
                 Some((Packet::Tell(message), _)) => Ok(Some(message)),
-                Some(_) => Err(Error::Nonsense("the broker sent an invalid message")),
+                Some(_) => Err(TransportError::Nonsense("the broker sent an invalid message")),
                 None => Ok(None),
             },
         }
@@ -127,9 +127,9 @@ fn inode(socket: &OwnedFd) -> Option<u64> {
 
 /// Connects to the broker at `path`. Its folder must be this user's or root's, or a gift of root's.
 #[doc(hidden)]
-pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, Error> {
+pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, TransportError> {
     let trusted = path::trusted(path)?;
-    let refused = |why: &str| Error::Folder {
+    let refused = |why: &str| TransportError::Folder {
         path: path.to_path_buf(),
         why: why.to_string(),
     };
@@ -139,7 +139,7 @@ pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, Error> {
     let is_file = || std::fs::metadata(path).is_ok_and(|facts| !facts.file_type().is_socket());
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map_err(Error::system("making a socket"))?;
+        .map_err(TransportError::system("making a socket"))?;
     loop {
         match connect(&socket, &address) {
             Ok(()) => break,
@@ -152,7 +152,9 @@ pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, Error> {
                     "is not a socket; set WEFT_SOCKET to a broker's socket, or to a free path",
                 ));
             }
-            Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => return Err(Error::NoBroker(path.to_path_buf())),
+            Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => {
+                return Err(TransportError::NoBroker(path.to_path_buf()));
+            }
             Err(Errno::ACCESS) if trusted == peer::own_uid() => {
                 return Err(refused(
                     "permission denied: its mode forbids it to its owner; chmod 600 it",
@@ -168,12 +170,12 @@ pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, Error> {
                     "is another program's socket; set WEFT_SOCKET to a broker's socket, or to a free path",
                 ));
             }
-            Err(errno) => return Err(Error::system("connecting to the broker")(errno)),
+            Err(errno) => return Err(TransportError::system("connecting to the broker")(errno)),
         }
     }
     let peer = peer::peer(&socket)?;
     if peer.uid != trusted {
-        return Err(Error::OtherUser {
+        return Err(TransportError::OtherUser {
             path: path.to_path_buf(),
             uid: peer.uid,
         });
@@ -182,10 +184,10 @@ pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, Error> {
 }
 
 /// Swaps an error's versions to the client's view.
-fn from_broker(error: Error) -> Error {
+fn from_broker(error: TransportError) -> TransportError {
     match error {
         // `fds` calls the reader "broker" and the sender "client".
-        Error::Refused(Refusal::Version { broker, client }) => Error::Refused(Refusal::Version {
+        TransportError::Refused(Refusal::Version { broker, client }) => TransportError::Refused(Refusal::Version {
             broker: client,
             client: broker,
         }),
@@ -194,7 +196,7 @@ fn from_broker(error: Error) -> Error {
 }
 
 /// Attaches to the broker at `path`, within about `within`.
-pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attachment, Error> {
+pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attachment, TransportError> {
     let limit = TimeLimit::new(within);
     if hello.command.len() > LONGEST_COMMAND {
         let end = (0..=LONGEST_COMMAND)
@@ -217,35 +219,35 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attachm
     if let Some(bytes) = profile {
         match bring(&socket, &bytes, limit) {
             // The broker's last packet gives the reason.
-            Ok(()) | Err(Error::Gone) => {}
+            Ok(()) | Err(TransportError::Gone) => {}
             Err(why) => return Err(why),
         }
     }
     let (packet, descriptors) = fds::receive(&socket, "the broker", limit).map_err(from_broker)?;
     let name = match packet {
         Packet::Lane { channel } => channel,
-        Packet::Refused(why) => return Err(Error::Refused(why)),
+        Packet::Refused(why) => return Err(TransportError::Refused(why)),
         _ => {
-            return Err(Error::Nonsense(
+            return Err(TransportError::Nonsense(
                 "the broker answered a hello with an unexpected message",
             ));
         }
     };
     let [lane, epoch_page, bell]: [OwnedFd; 3] = descriptors
         .try_into()
-        .map_err(|_| Error::Nonsense("the broker sent a wrong number of descriptors"))?;
+        .map_err(|_| TransportError::Nonsense("the broker sent a wrong number of descriptors"))?;
     let (client, costs, way) = if name.is_empty() {
         let (client, costs) = welcomed(&socket, limit)?;
         (client, costs, ChannelKind::Packets)
     } else {
-        let up = IpcSender::<UpMessage>::connect(name).map_err(Error::io("connecting the control channel"))?;
-        let (way_down, down) = ipc::channel::<ToClient>().map_err(Error::io("making the control channel"))?;
-        up.send(UpMessage::Open(way_down)).map_err(|_| Error::Gone)?;
+        let up = IpcSender::<UpMessage>::connect(name).map_err(TransportError::io("connecting the control channel"))?;
+        let (way_down, down) = ipc::channel::<ToClient>().map_err(TransportError::io("making the control channel"))?;
+        up.send(UpMessage::Open(way_down)).map_err(|_| TransportError::Gone)?;
         fds::send(&socket, &Packet::Connected, &[], limit)?;
         let left = limit.deadline().saturating_duration_since(Instant::now());
         match down.try_recv_timeout(left) {
             Ok(ToClient::Welcome { client, costs }) => (client, costs, ChannelKind::Ipc { up, down }),
-            Ok(ToClient::Refused(why)) => return Err(Error::Refused(why)),
+            Ok(ToClient::Refused(why)) => return Err(TransportError::Refused(why)),
             Ok(
                 ToClient::Warning(_)
                 | ToClient::Said(_)
@@ -255,12 +257,12 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attachm
                 | ToClient::Outcome(_)
                 | ToClient::WorkingSets(_),
             ) => {
-                return Err(Error::Nonsense(
+                return Err(TransportError::Nonsense(
                     "the broker sent an unexpected message before its welcome",
                 ));
             }
             Err(TryRecvError::Empty) => return Err(limit.late("the broker")),
-            Err(TryRecvError::IpcError(_)) => return Err(Error::Gone),
+            Err(TryRecvError::IpcError(_)) => return Err(TransportError::Gone),
         }
     };
     Ok(Attachment {
@@ -277,7 +279,7 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attachm
     })
 }
 
-fn welcomed(socket: &OwnedFd, limit: TimeLimit) -> Result<(u64, Vec<(u64, Ns)>), Error> {
+fn welcomed(socket: &OwnedFd, limit: TimeLimit) -> Result<(u64, Vec<(u64, Ns)>), TransportError> {
     let mut all = Vec::new();
     loop {
         match fds::receive(socket, "the broker", limit)?.0 {
@@ -287,9 +289,9 @@ fn welcomed(socket: &OwnedFd, limit: TimeLimit) -> Result<(u64, Vec<(u64, Ns)>),
                     return Ok((client, all));
                 }
             }
-            Packet::Refused(why) => return Err(Error::Refused(why)),
+            Packet::Refused(why) => return Err(TransportError::Refused(why)),
             _ => {
-                return Err(Error::Nonsense(
+                return Err(TransportError::Nonsense(
                     "the broker sent an unexpected message before its welcome",
                 ));
             }
@@ -297,7 +299,7 @@ fn welcomed(socket: &OwnedFd, limit: TimeLimit) -> Result<(u64, Vec<(u64, Ns)>),
     }
 }
 
-fn bring(socket: &OwnedFd, profile: &[u8], limit: TimeLimit) -> Result<(), Error> {
+fn bring(socket: &OwnedFd, profile: &[u8], limit: TimeLimit) -> Result<(), TransportError> {
     let mut rest = profile;
     loop {
         let (piece, after) = rest.split_at(rest.len().min(PIECE));
@@ -325,12 +327,12 @@ fn carried(called: &str) -> Option<Vec<u8>> {
 }
 
 /// Asks the broker at `path` a person's question, for a whole answer.
-pub fn ask(path: &Path, question: &str, within: Duration) -> Result<String, Error> {
+pub fn ask(path: &Path, question: &str, within: Duration) -> Result<String, TransportError> {
     let limit = TimeLimit::new(within);
     let socket = reach(path, limit)?;
     // It was killed meanwhile.
-    let gone = |error: Error| match error {
-        Error::Gone => Error::NoBroker(path.to_path_buf()),
+    let gone = |error: TransportError| match error {
+        TransportError::Gone => TransportError::NoBroker(path.to_path_buf()),
         other => other,
     };
     fds::send(&socket, &Packet::Question(question.to_string()), &[], limit).map_err(gone)?;
@@ -346,9 +348,9 @@ pub fn ask(path: &Path, question: &str, within: Duration) -> Result<String, Erro
                     return Ok(answer);
                 }
             }
-            Packet::Refused(why) => return Err(Error::Refused(why)),
+            Packet::Refused(why) => return Err(TransportError::Refused(why)),
             _ => {
-                return Err(Error::Nonsense(
+                return Err(TransportError::Nonsense(
                     "the broker answered a question with an unexpected message",
                 ));
             }

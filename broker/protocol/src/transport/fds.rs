@@ -16,7 +16,7 @@ use rustix::net::{
 };
 
 use super::wire::{self, Packet, Unpack};
-use super::{Error, TimeLimit};
+use super::{TimeLimit, TransportError};
 use crate::VERSION;
 use crate::control::Refusal;
 
@@ -41,9 +41,9 @@ pub fn standard_taken() -> Vec<OwnedFd> {
 }
 
 /// Checks that this process can open the descriptors to attach.
-pub fn enough(socket: &OwnedFd) -> Result<(), Error> {
+pub fn enough(socket: &OwnedFd) -> Result<(), TransportError> {
     let copies: Result<Vec<_>, _> = (0..TO_ATTACH).map(|_| fcntl_dupfd_cloexec(socket, 3)).collect();
-    copies.map(drop).map_err(Error::system(
+    copies.map(drop).map_err(TransportError::system(
         "this process cannot open enough files to attach to the broker: raise its limit (ulimit -n)",
     ))
 }
@@ -55,14 +55,14 @@ pub fn left(deadline: Instant) -> Timespec {
 }
 
 /// Waits until `socket` is ready or broken. False: the deadline passed.
-pub fn ready(socket: impl AsFd, what: PollFlags, deadline: Instant) -> Result<bool, Error> {
+pub fn ready(socket: impl AsFd, what: PollFlags, deadline: Instant) -> Result<bool, TransportError> {
     loop {
         let mut set = [PollFd::new(&socket, what)];
         match poll(&mut set, Some(&left(deadline))) {
             Ok(0) => return Ok(false),
             Ok(_) => return Ok(true),
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(Error::system("waiting for a socket")(errno)),
+            Err(errno) => return Err(TransportError::system("waiting for a socket")(errno)),
         }
     }
 }
@@ -80,13 +80,18 @@ pub fn hung_up(descriptor: impl AsFd, sign: PollFlags) -> bool {
 }
 
 /// Sends one packet.
-pub fn send(socket: impl AsFd, packet: &Packet, descriptors: &[BorrowedFd<'_>], limit: TimeLimit) -> Result<(), Error> {
+pub fn send(
+    socket: impl AsFd,
+    packet: &Packet,
+    descriptors: &[BorrowedFd<'_>],
+    limit: TimeLimit,
+) -> Result<(), TransportError> {
     let bytes = wire::pack(packet)?;
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-            return Err(Error::Nonsense("too many descriptors for a packet"));
+            return Err(TransportError::Nonsense("too many descriptors for a packet"));
         }
         match sendmsg(
             &socket,
@@ -101,14 +106,14 @@ pub fn send(socket: impl AsFd, packet: &Packet, descriptors: &[BorrowedFd<'_>], 
                     return Err(limit.late("the other side"));
                 }
             }
-            Err(Errno::PIPE | Errno::CONNRESET) => return Err(Error::Gone),
-            Err(errno) => return Err(Error::system("sending")(errno)),
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(TransportError::Gone),
+            Err(errno) => return Err(TransportError::system("sending")(errno)),
         }
     }
 }
 
 /// Takes a packet with descriptors, if one is there.
-pub fn take(socket: impl AsFd) -> Result<Option<(Packet, Vec<OwnedFd>)>, Error> {
+pub fn take(socket: impl AsFd) -> Result<Option<(Packet, Vec<OwnedFd>)>, TransportError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let Some(packet) = take_with(socket, &mut control)? else {
@@ -124,7 +129,7 @@ pub fn take(socket: impl AsFd) -> Result<Option<(Packet, Vec<OwnedFd>)>, Error> 
 }
 
 /// Takes a packet with the descriptors that fit into `control`, if a packet is there.
-pub fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Result<Option<Packet>, Error> {
+pub fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Result<Option<Packet>, TransportError> {
     let mut bytes = vec![0u8; wire::LONGEST];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let mut receive = || recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], control, flags);
@@ -137,24 +142,28 @@ pub fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Re
     let received = match received {
         Ok(received) => received,
         Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-        Err(Errno::CONNRESET) => return Err(Error::Gone),
-        Err(errno) => return Err(Error::system("receiving")(errno)),
+        Err(Errno::CONNRESET) => return Err(TransportError::Gone),
+        Err(errno) => return Err(TransportError::system("receiving")(errno)),
     };
     if received.bytes == 0 {
-        return Err(Error::Gone);
+        return Err(TransportError::Gone);
     }
     match wire::unpack(bytes.get(..received.bytes).unwrap_or_default()) {
         Ok(packet) => Ok(Some(packet)),
-        Err(Unpack::Version(other)) => Err(Error::Refused(Refusal::Version {
+        Err(Unpack::Version(other)) => Err(TransportError::Refused(Refusal::Version {
             broker: VERSION,
             client: other,
         })),
-        Err(Unpack::Nonsense) => Err(Error::Nonsense("the process at the socket is not weft")),
+        Err(Unpack::Nonsense) => Err(TransportError::Nonsense("the process at the socket is not weft")),
     }
 }
 
 /// Receives one packet, within `limit`.
-pub fn receive(socket: impl AsFd, who: &'static str, limit: TimeLimit) -> Result<(Packet, Vec<OwnedFd>), Error> {
+pub fn receive(
+    socket: impl AsFd,
+    who: &'static str,
+    limit: TimeLimit,
+) -> Result<(Packet, Vec<OwnedFd>), TransportError> {
     loop {
         if let Some(packet) = take(&socket)? {
             return Ok(packet);

@@ -19,7 +19,7 @@ use std::ptr::{self, NonNull};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use super::Error;
+use super::TransportError;
 use crate::epoch_page::EpochPage;
 use crate::lane::Lane;
 
@@ -69,12 +69,12 @@ pub type SharedLane = Shared<Lane>;
 pub type SharedEpochPage = Shared<EpochPage>;
 
 impl<T: Plain> Shared<T> {
-    fn make() -> Result<Shared<T>, Error> {
+    fn make() -> Result<Shared<T>, TransportError> {
         let memory = memfd_create(T::NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(Error::system("making shared memory"))?;
-        ftruncate(&memory, length::<T>() as u64).map_err(Error::system("sizing shared memory"))?;
+            .map_err(TransportError::system("making shared memory"))?;
+        ftruncate(&memory, length::<T>() as u64).map_err(TransportError::system("sizing shared memory"))?;
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(Error::system("sealing shared memory"))?;
+            .map_err(TransportError::system("sealing shared memory"))?;
         let flags = MapFlags::SHARED;
         // SAFETY: a null hint lets the kernel choose the address, so nothing that exists is
         // replaced.
@@ -88,8 +88,9 @@ impl<T: Plain> Shared<T> {
                 0,
             )
         }
-        .map_err(Error::system("mapping shared memory"))?;
-        let address = NonNull::new(address.cast::<T>()).ok_or(Error::Nonsense("shared memory at address zero"))?;
+        .map_err(TransportError::system("mapping shared memory"))?;
+        let address =
+            NonNull::new(address.cast::<T>()).ok_or(TransportError::Nonsense("shared memory at address zero"))?;
         Ok(Shared { address, memory })
     }
 
@@ -101,7 +102,7 @@ impl<T: Plain> Shared<T> {
 
 impl SharedLane {
     /// Makes a lane: mode `Free`, otherwise zero.
-    pub fn lane() -> Result<SharedLane, Error> {
+    pub fn lane() -> Result<SharedLane, TransportError> {
         let lane = Shared::<Lane>::make()?;
         lane.initialise();
         Ok(lane)
@@ -110,7 +111,7 @@ impl SharedLane {
 
 impl SharedEpochPage {
     /// Makes an epoch page.
-    pub fn epoch_page() -> Result<SharedEpochPage, Error> {
+    pub fn epoch_page() -> Result<SharedEpochPage, TransportError> {
         use std::sync::atomic::Ordering;
         let epoch_page = Shared::<EpochPage>::make()?;
         epoch_page.version.store(crate::VERSION, Ordering::Relaxed);
@@ -151,7 +152,7 @@ unsafe impl<T: Plain> Sync for Mapping<T> {}
 
 impl<T: Plain> Mapping<T> {
     /// Reserves an address with zeroed private memory.
-    pub fn reserve() -> Result<Mapping<T>, Error> {
+    pub fn reserve() -> Result<Mapping<T>, TransportError> {
         // SAFETY: a null hint lets the kernel choose the address, so nothing that exists is
         // replaced.
         let address = unsafe {
@@ -162,8 +163,8 @@ impl<T: Plain> Mapping<T> {
                 MapFlags::PRIVATE,
             )
         }
-        .map_err(Error::system("reserving an address"))?;
-        let address = NonNull::new(address.cast::<T>()).ok_or(Error::Nonsense("memory at address zero"))?;
+        .map_err(TransportError::system("reserving an address"))?;
+        let address = NonNull::new(address.cast::<T>()).ok_or(TransportError::Nonsense("memory at address zero"))?;
         Ok(Mapping { address })
     }
 
@@ -176,14 +177,16 @@ impl<T: Plain> Mapping<T> {
     }
 
     /// Maps a broker's memory there, unless it is too small or can shrink.
-    pub fn put(&self, memory: &OwnedFd) -> Result<(), Error> {
-        let facts = fstat(memory).map_err(Error::system("examining shared memory"))?;
+    pub fn put(&self, memory: &OwnedFd) -> Result<(), TransportError> {
+        let facts = fstat(memory).map_err(TransportError::system("examining shared memory"))?;
         if usize::try_from(facts.st_size).unwrap_or(0) < length::<T>() {
-            return Err(Error::Nonsense("the broker's shared memory has the wrong size"));
+            return Err(TransportError::Nonsense(
+                "the broker's shared memory has the wrong size",
+            ));
         }
-        let seals = fcntl_get_seals(memory).map_err(Error::system("examining the seals of shared memory"))?;
+        let seals = fcntl_get_seals(memory).map_err(TransportError::system("examining the seals of shared memory"))?;
         if !seals.contains(SealFlags::SHRINK) {
-            return Err(Error::Nonsense("the broker's shared memory is not sealed"));
+            return Err(TransportError::Nonsense("the broker's shared memory is not sealed"));
         }
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         let at = self.address.as_ptr().cast();
@@ -191,7 +194,7 @@ impl<T: Plain> Mapping<T> {
         // the old memory or the new, both valid.
         unsafe { mmap(at, length::<T>(), ProtFlags::READ | ProtFlags::WRITE, flags, memory, 0) }
             .map(|_| ())
-            .map_err(Error::system("mapping the broker's shared memory"))
+            .map_err(TransportError::system("mapping the broker's shared memory"))
     }
 
     /// Maps zeroed private memory there by one system call: the child of a fork may call it.

@@ -66,10 +66,10 @@ impl TimeLimit {
     }
 
     /// The error for `who`, which did not answer in this time.
-    pub fn late(self, who: &'static str) -> Error {
+    pub fn late(self, who: &'static str) -> TransportError {
         // The rest of another limit has odd nanoseconds.
         let millis = self.within.as_micros().div_ceil(1_000);
-        Error::Late(who, Duration::from_millis(millis.try_into().unwrap_or(u64::MAX)))
+        TransportError::Late(who, Duration::from_millis(millis.try_into().unwrap_or(u64::MAX)))
     }
 }
 
@@ -79,7 +79,7 @@ pub const MAX_PROFILE_BYTES: usize = 4 << 20;
 
 /// Errors on the way to a broker or a client.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum TransportError {
     /// No broker listens.
     #[error("no broker answers at {}", .0.display())]
     NoBroker(PathBuf),
@@ -124,17 +124,17 @@ pub enum Error {
     },
 }
 
-impl Error {
+impl TransportError {
     #[doc(hidden)]
-    pub fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
-        move |errno| Error::System {
+    pub fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> TransportError {
+        move |errno| TransportError::System {
             what,
             source: errno.into(),
         }
     }
 
     #[doc(hidden)]
-    pub fn io(what: &'static str) -> impl Fn(io::Error) -> Error {
-        move |source| Error::System { what, source }
+    pub fn io(what: &'static str) -> impl Fn(io::Error) -> TransportError {
+        move |source| TransportError::System { what, source }
     }
 }

@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::{Error, peer::own_uid};
+use super::{TransportError, peer::own_uid};
 
 /// Default socket of a shared broker.
 pub const SHARED: &str = "/run/weft/broker.sock";
@@ -79,26 +79,26 @@ fn own_from(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32, is_folder: imp
 }
 
 /// Checks that only this user can put a socket at `path`. `make`: makes a missing folder (0700).
-pub fn check_folder(path: &Path, make: bool) -> Result<(), Error> {
+pub fn check_folder(path: &Path, make: bool) -> Result<(), TransportError> {
     check(path, make.then_some(0o700), false).map(|_| ())
 }
 
 /// Checks a shared broker's own folder. Makes a missing one (0755).
-pub fn check_shared_folder(path: &Path) -> Result<(), Error> {
+pub fn check_shared_folder(path: &Path) -> Result<(), TransportError> {
     let missing = !folder_of(path).exists();
     check(path, Some(0o755), false)?;
     if missing {
         // The mode does not depend on the umask.
         let mode = fs::Permissions::from_mode(0o755);
         fs::set_permissions(folder_of(path), mode)
-            .map_err(Error::io("opening the folder of a shared broker's socket"))?;
+            .map_err(TransportError::io("opening the folder of a shared broker's socket"))?;
     }
     Ok(())
 }
 
 /// Checks that the socket at `path` is trusted, and returns the folder's owner: this user, root, or
 /// an account that got the folder from root.
-pub fn trusted(path: &Path) -> Result<u32, Error> {
+pub fn trusted(path: &Path) -> Result<u32, TransportError> {
     check(path, None, true)
 }
 
@@ -115,10 +115,10 @@ fn is_roots(folder: &Path) -> bool {
     fs::metadata(folder).is_ok_and(|facts| facts.uid() == ROOT && facts.mode() & 0o022 == 0)
 }
 
-fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, Error> {
+fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, TransportError> {
     let folder = folder_of(path);
     let refuse = |why: &str| {
-        Err(Error::Folder {
+        Err(TransportError::Folder {
             path: folder.to_path_buf(),
             why: why.to_string(),
         })
@@ -137,7 +137,7 @@ fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, Error> {
     let facts = match fs::metadata(folder) {
         Ok(facts) => facts,
         Err(why) if make.is_none() && why.kind() == io::ErrorKind::NotFound => {
-            return Err(Error::NoBroker(path.to_path_buf()));
+            return Err(TransportError::NoBroker(path.to_path_buf()));
         }
         Err(why) => {
             return refuse(&format!(
@@ -193,7 +193,7 @@ mod tests {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).expect("chmod");
         assert!(matches!(
             trusted(&folder.path().join("broker.sock")),
-            Err(Error::Folder { .. })
+            Err(TransportError::Folder { .. })
         ));
         assert!(!is_roots(folder.path()), "anybody may make folders in it");
     }
@@ -222,7 +222,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         for socket in [file.path().join("broker.sock"), file.path().join("deep/broker.sock")] {
             let error = trusted(&socket).expect_err("no folder");
-            assert!(matches!(error, Error::Folder { .. }), "{error}");
+            assert!(matches!(error, TransportError::Folder { .. }), "{error}");
             assert!(error.to_string().ends_with("in a folder of your own"), "{error}");
         }
     }
@@ -231,7 +231,7 @@ mod tests {
     fn a_folder_that_others_can_write_is_refused() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let socket = folder.path().join("deep/broker.sock");
-        assert!(matches!(check_folder(&socket, false), Err(Error::NoBroker(_))));
+        assert!(matches!(check_folder(&socket, false), Err(TransportError::NoBroker(_))));
         check_folder(&socket, true).expect("a fresh folder is safe");
         let mode = fs::metadata(folder.path().join("deep"))
             .expect("it was made")
@@ -239,6 +239,9 @@ mod tests {
             .mode();
         assert_eq!(mode & 0o777, 0o700);
         fs::set_permissions(folder.path().join("deep"), fs::Permissions::from_mode(0o777)).expect("chmod");
-        assert!(matches!(check_folder(&socket, true), Err(Error::Folder { .. })));
+        assert!(matches!(
+            check_folder(&socket, true),
+            Err(TransportError::Folder { .. })
+        ));
     }
 }

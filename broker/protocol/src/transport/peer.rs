@@ -6,7 +6,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::Error;
+use super::TransportError;
 
 /// A peer.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct PeerProcess {
 
 /// Asks the kernel for the peer. Uses libc: rustix 1.1 cannot read a pid of 0, which a peer of
 /// another pid namespace has.
-pub fn peer(socket: impl AsFd) -> Result<PeerProcess, Error> {
+pub fn peer(socket: impl AsFd) -> Result<PeerProcess, TransportError> {
     let mut said = libc::ucred {
         pid: 0,
         uid: u32::MAX,
@@ -38,7 +38,7 @@ pub fn peer(socket: impl AsFd) -> Result<PeerProcess, Error> {
         )
     };
     if answer != 0 {
-        return Err(Error::io("asking who the peer is")(io::Error::last_os_error()));
+        return Err(TransportError::io("asking who the peer is")(io::Error::last_os_error()));
     }
     Ok(PeerProcess {
         pid: u32::try_from(said.pid).ok().filter(|pid| *pid != 0),

@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Error;
+use super::TransportError;
 use crate::control::{Hello, Refusal, ToBroker, ToClient};
 use crate::{Ns, VERSION};
 
@@ -76,14 +76,15 @@ pub enum UpMessage {
 }
 
 /// Packs a packet of at most `LONGEST` bytes.
-pub fn pack(packet: &Packet) -> Result<Vec<u8>, Error> {
+pub fn pack(packet: &Packet) -> Result<Vec<u8>, TransportError> {
     let mut bytes = Vec::with_capacity(512);
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
     bytes.extend_from_slice(&0u32.to_le_bytes());
-    let bytes = postcard::to_extend(packet, bytes).map_err(|_| Error::Nonsense("a packet could not be packed"))?;
+    let bytes =
+        postcard::to_extend(packet, bytes).map_err(|_| TransportError::Nonsense("a packet could not be packed"))?;
     if bytes.len() > LONGEST {
-        return Err(Error::Nonsense("a packet would be too long"));
+        return Err(TransportError::Nonsense("a packet would be too long"));
     }
     Ok(bytes)
 }

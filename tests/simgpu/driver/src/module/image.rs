@@ -10,7 +10,7 @@
 use std::sync::OnceLock;
 
 use simgpu_device::model::model;
-use weft_image::kind::{self, Extent, Kind, PREFIX};
+use weft_image::kind::{self, Extent, ImageKind, PREFIX};
 use weft_image::{ImageError, Module};
 
 use crate::abi::{Error, In, R};
@@ -43,7 +43,7 @@ fn prefix(address: usize) -> R<Vec<u8>> {
         let byte = In::<u8>::from_address(address + at).get()?;
         bytes.push(byte);
         // The binary kinds show themselves in four bytes; text ends at its zero.
-        if byte == 0 && bytes.len() > 4 && matches!(kind::kind(&bytes), Kind::Ptx | Kind::Unknown) {
+        if byte == 0 && bytes.len() > 4 && matches!(kind::kind(&bytes), ImageKind::Ptx | ImageKind::Unknown) {
             break;
         }
     }
@@ -71,14 +71,14 @@ fn read(bytes: &[u8]) -> R<Module> {
     let kind = kind::kind(bytes);
     let module = weft_image::read(bytes, arch).map_err(|error| match (error, kind) {
         (ImageError::NoBinary(_), _) => Error::NO_BINARY_FOR_GPU,
-        (_, Kind::Ptx) => Error::INVALID_PTX,
+        (_, ImageKind::Ptx) => Error::INVALID_PTX,
         _ => Error::INVALID_IMAGE,
     })?;
     match kind {
-        Kind::Ptx if !is_whole(bytes) => Err(Error::INVALID_PTX),
-        Kind::Cubin if !is_code(bytes) => Err(Error::INVALID_IMAGE),
+        ImageKind::Ptx if !is_whole(bytes) => Err(Error::INVALID_PTX),
+        ImageKind::Cubin if !is_code(bytes) => Err(Error::INVALID_IMAGE),
         // Machine code fits its major architecture, on devices that are not older than its own.
-        Kind::Cubin if module.arch != 0 && (module.arch / 10 != arch / 10 || module.arch > arch) => {
+        ImageKind::Cubin if module.arch != 0 && (module.arch / 10 != arch / 10 || module.arch > arch) => {
             Err(Error::NO_BINARY_FOR_GPU)
         }
         _ => Ok(module),
@@ -128,7 +128,7 @@ impl Image {
             return Err(Error::INVALID_VALUE);
         }
         let first = prefix(address)?;
-        if kind::kind(&first) == Kind::Wrapper {
+        if kind::kind(&first) == ImageKind::Wrapper {
             let wrapper = weft_image::fatbin::Wrapper::new(&first).map_err(|_| Error::INVALID_IMAGE)?;
             let data = usize::try_from(wrapper.data).map_err(|_| Error::INVALID_IMAGE)?;
             return Ok(Image::kept(data, length(data)?));
@@ -165,7 +165,7 @@ impl Image {
     /// Refuses at once bytes that are no image at all; other faults show when it is read.
     pub(crate) fn check(self) -> R<Image> {
         match &self.bytes {
-            Bytes::Owned(bytes) if kind::kind(bytes) == Kind::Unknown => Err(Error::INVALID_IMAGE),
+            Bytes::Owned(bytes) if kind::kind(bytes) == ImageKind::Unknown => Err(Error::INVALID_IMAGE),
             _ => Ok(self),
         }
     }
