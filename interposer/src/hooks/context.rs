@@ -254,6 +254,7 @@ unsafe fn device_query(device: *const CuDevice, at: usize, real: impl FnOnce() -
 fn stream_ending(stream: Stream, real: impl FnOnce() -> CuResult) -> CuResult {
     guarded(|| lifecycle::stream_ending(stream));
     guarded(|| paging::stream_ending(stream));
+    guarded(|| movable::stream_ending(stream));
     stream_priority::ended(stream);
     let result = real();
     if result.ok() && capture::any() {

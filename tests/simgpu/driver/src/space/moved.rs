@@ -22,6 +22,8 @@ const MOVER: &str = "weft-mover";
 struct Moved {
     size: u64,
     hash: u64,
+    /// The first thread that used memory while it was away. No error if its addresses are given up.
+    away: Option<String>,
 }
 
 /// Ranges that left, and whose return was not seen yet.
@@ -68,8 +70,12 @@ fn hash_of(at: u64, size: u64) -> u64 {
 
 /// A line with a range's hashes before and after (`-`: it was away), and the thread that uses it.
 fn tell(at: u64, moved: &Moved) {
-    let after = find(at).map_or("-".to_string(), |_| format!("{:x}", hash_of(at, moved.size)));
-    let (own, Moved { size, hash }, by) = (std::process::id(), moved, thread());
+    let after = match (find(at), &moved.away) {
+        (Some(_), None) => format!("{:x}", hash_of(at, moved.size)),
+        _ => "-".to_string(),
+    };
+    let (own, Moved { size, hash, away }) = (std::process::id(), moved);
+    let by = away.clone().unwrap_or_else(thread);
     let line = format!("{own} {at:x} {size} {hash:x} {after} {by}\n");
     if let Some(file) = file() {
         // In one write, so that lines of several processes do not mix.
@@ -95,7 +101,7 @@ pub(crate) fn leaves(at: u64, size: u64) {
         // the rest.
         Some(before) if before.hash != hash => tell(at, before),
         Some(_) => {}
-        None => drop(all.insert(at, Moved { size, hash })),
+        None => drop(all.insert(at, Moved { size, hash, away: None })),
     }
     ANY.store(true, Ordering::Release);
 }
@@ -112,8 +118,13 @@ pub(crate) fn used(is_host_copy: bool) {
         return;
     }
     let mut all = lock(&MOVED);
-    for (at, moved) in std::mem::take(&mut *all) {
-        tell(at, &moved);
+    for (at, mut moved) in std::mem::take(&mut *all) {
+        if find(at).is_some() {
+            tell(at, &moved);
+        } else {
+            moved.away.get_or_insert_with(thread);
+            all.insert(at, moved);
+        }
     }
-    ANY.store(false, Ordering::Release);
+    ANY.store(!all.is_empty(), Ordering::Release);
 }
