@@ -30,7 +30,7 @@ MOVED, NEED = 24, 32
 CONTEXT = 8
 CROWD = 3
 # Crowds at a time. They wait most of the time.
-CROWDS = 3
+CROWDS = 5
 # A round has a device of its own, seconds.
 ROUND = 60.0
 # A service needs the memory of two of the crowd.

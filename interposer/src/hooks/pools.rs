@@ -357,12 +357,14 @@ fn settle() {
 
 /// Returns unused memory of pools to the device: as much as `bytes` more would lack.
 pub fn make_room(at: DeviceNumber, bytes: u64) {
+    // Before the job asks for more.
+    guarded(|| kept::make_room(|| throttle::lacks(at, bytes) == 0, false));
     let lacks = throttle::beyond(at, bytes);
     if lacks == 0 || capture::any() {
         return;
     }
     guarded(|| {
-        kept::make_room(|| throttle::beyond(at, bytes) == 0);
+        kept::make_room(|| throttle::beyond(at, bytes) == 0, true);
         let keeping: Vec<(PoolNumber, u64)> = {
             let accounts = lock(&ACCOUNTS);
             let there = accounts.all.iter().filter(|(_, account)| account.at == at);

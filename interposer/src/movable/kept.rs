@@ -332,10 +332,8 @@ fn give_back(gone: Vec<KeptBlock>) {
         if blocks::release(kept.start, &kept.block).is_ok() {
             lock(&KEPT).change(pool, |pool| pool.reserved = pool.reserved.saturating_sub(room));
             throttle::memory_changed(at, -i64::try_from(room).unwrap_or(i64::MAX), 0);
-        } else {
-            let freed = Freed::UNUSED;
-            lock(&KEPT).all.push(KeptBlock { freed, ..kept });
         }
+        // Memory that the driver does not take back stays counted, and is not used again.
         drop(change);
     }
 }
@@ -376,16 +374,16 @@ pub fn trim(pool: PoolKey, keep: u64) {
     give_back_beyond(0, |key, figures| if key == pool { keep } else { figures.threshold });
 }
 
-/// Gives blocks back until there is `enough` room. Waits for work before frees if that is
-/// necessary.
-pub fn make_room(enough: impl Fn() -> bool) {
+/// Gives blocks back until there is `enough` room. With `waits`, waits for work before frees if
+/// that is necessary.
+pub fn make_room(enough: impl Fn() -> bool, waits: bool) {
     let deadline = clock::now() + WAIT_NS;
     while !enough() && !capture::any() {
         let mut kept = lock(&KEPT);
         kept.all.iter_mut().for_each(KeptBlock::mark);
         let unused = kept.all.iter().position(KeptBlock::is_unused);
         let one = unused.map(|at| kept.all.remove(at));
-        let waits = kept.all.iter().any(|kept| matches!(kept.freed.users, Users::Before(_)));
+        let waits = waits && kept.all.iter().any(|kept| matches!(kept.freed.users, Users::Before(_)));
         drop(kept);
         match one {
             Some(one) => give_back(vec![one]),
@@ -400,7 +398,7 @@ pub fn make_room(enough: impl Fn() -> bool) {
 pub fn give_way() -> bool {
     let before = bytes();
     if before > 0 {
-        make_room(|| bytes() == 0);
+        make_room(|| bytes() == 0, true);
     }
     bytes() < before
 }
@@ -439,14 +437,23 @@ pub(super) fn stream_ending(stream: CuStream) {
     }
 }
 
-/// Notes that a context has ended, with its streams and its work.
-pub(super) fn context_ended(context: CuContext) {
-    let mut kept = lock(&KEPT);
-    for kept in kept.all.iter_mut().filter(|kept| kept.freed.of == context) {
-        kept.freed = Freed::UNUSED;
+/// Blocks that are left alone while their context may end: no thread queries its events.
+#[derive(Debug, Default)]
+pub struct RestingBlocks(Vec<KeptBlock>);
+
+/// Notes that a context may be about to end.
+pub(super) fn context_ending(context: CuContext) -> RestingBlocks {
+    let of_it = |kept: &mut KeptBlock| kept.freed.of == context;
+    RestingBlocks(lock(&KEPT).all.extract_if(.., of_it).collect())
+}
+
+/// Notes whether that context has ended, with its streams and its work.
+pub(super) fn context_left(context: CuContext, RestingBlocks(mut resting): RestingBlocks, ended: bool) {
+    if ended {
+        stream_order::context_ended(context);
+        resting.iter_mut().for_each(|kept| kept.freed = Freed::UNUSED);
     }
-    drop(kept);
-    stream_order::context_ended(context);
+    lock(&KEPT).all.extend(resting);
 }
 
 /// Forgets all blocks, in a forked child: they are its parent's.
@@ -455,5 +462,23 @@ pub(super) fn forget() {
     if let Ok(mut kept) = KEPT.try_lock() {
         std::mem::forget(std::mem::take(&mut kept.all));
         kept.pools.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_block_serves_what_leaves_at_most_an_eighth_of_it() {
+        assert!(serves(2 * MIB, 2 * MIB) && !serves(2 * MIB, 2 * MIB + 1));
+        assert!(serves(16 * MIB, 14 * MIB) && !serves(16 * MIB, 14 * MIB - 1));
+        // From there on, whole pieces waste no more.
+        for bytes in (14 * MIB..40 * MIB).step_by(4096) {
+            assert!(serves(blocks::room(bytes), bytes), "{bytes}");
+        }
+        assert!(!serves(blocks::room(2 * MIB + 1), 2 * MIB + 1));
     }
 }

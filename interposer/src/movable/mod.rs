@@ -27,7 +27,7 @@ mod mover;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use self::kept::PoolKey;
+use self::kept::{PoolKey, RestingBlocks};
 pub use self::mover::{ending, shared};
 use crate::client::{backing_mode, link};
 use crate::driver::abi::{CuContext, CuDevicePtr};
@@ -102,6 +102,21 @@ pub fn context_made(context: CuContext) {
     }
 }
 
+/// Notes that a context may be about to end.
+pub fn context_ending(context: CuContext) -> RestingBlocks {
+    match backing_mode::movable() {
+        true => kept::context_ending(context),
+        false => RestingBlocks::default(),
+    }
+}
+
+/// Notes whether that context has ended.
+pub fn context_left(context: CuContext, resting: RestingBlocks, ended: bool) {
+    if backing_mode::movable() {
+        kept::context_left(context, resting, ended);
+    }
+}
+
 /// Frees the memory of an ended context.
 pub fn context_ended(context: CuContext) {
     if backing_mode::movable() {
@@ -109,7 +124,6 @@ pub fn context_ended(context: CuContext) {
         contexts.retain(|other| *other != context);
         let other = contexts.first().copied().unwrap_or(0);
         drop(contexts);
-        kept::context_ended(context);
         blocks::context_ended(context, other);
     }
 }

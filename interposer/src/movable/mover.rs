@@ -259,7 +259,10 @@ impl MemoryMover {
                 _ => {}
             }
             blocks::free_spent();
-            kept::tidy(kept::REST_NS);
+            // The driver ends with the process.
+            if !ENDS.load(Ordering::SeqCst) {
+                kept::tidy(kept::REST_NS);
+            }
             drop(moving);
             let nap = clock::timespec(nap.as_nanos() as Ns);
             let _ = futex::wait(&slot.order, futex::Flags::empty(), order, Some(&nap));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use simgpu_device::lock::lock;
 
@@ -19,7 +19,7 @@ use super::table::find;
 /// The thread whose moves are hashed.
 const MOVER: &str = "weft-mover";
 
-struct Moved {
+pub(crate) struct Moved {
     size: u64,
     hash: u64,
     /// The first thread that used memory while it was away. No error if its addresses are given up.
@@ -83,17 +83,15 @@ fn tell(at: u64, moved: &Moved) {
     }
 }
 
-/// Notes that a mapped range is about to be unmapped.
-pub(crate) fn leaves(at: u64, size: u64) {
-    if file().is_none() {
-        return;
-    }
+/// Notes that a mapped range is about to be unmapped. No range is hashed until the answer is dropped.
+pub(crate) fn leaves(at: u64, size: u64) -> Option<MutexGuard<'static, BTreeMap<u64, Moved>>> {
+    file()?;
     let mut all = lock(&MOVED);
     if !moves() {
         if let Some(before) = all.remove(&at) {
             tell(at, &before);
         }
-        return;
+        return Some(all);
     }
     let hash = hash_of(at, size);
     match all.get(&at) {
@@ -104,6 +102,7 @@ pub(crate) fn leaves(at: u64, size: u64) {
         None => drop(all.insert(at, Moved { size, hash, away: None })),
     }
     ANY.store(true, Ordering::Release);
+    Some(all)
 }
 
 /// Notes that addresses are given up.
