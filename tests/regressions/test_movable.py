@@ -106,8 +106,7 @@ def test_contents_survive_moves_at_any_moment(scene, movable, role):
     right(scene, job)
 
 
-@pytest.mark.parametrize("role", ["alone", "background"])
-@pytest.mark.parametrize("keeps", [(), ("keeps",)], ids=["released", "kept"])
+@pytest.mark.parametrize(("role", "keeps"), [("alone", []), ("background", ["keeps"])], ids=["released", "kept"])
 def test_stream_ordered_memory_survives_moves_at_any_moment(scene, role, keeps):
     scene.device.settings |= {"SIMGPU_MEMORY": str(2 * GIB), "SIMGPU_MOVES": str(scene.folder / "moves")}
     scene.broker.start()

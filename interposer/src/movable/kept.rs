@@ -437,7 +437,7 @@ pub(super) fn stream_ending(stream: CuStream) {
     }
 }
 
-/// Blocks that are left alone while their context may end: no thread queries its events.
+/// Blocks that rest while their context may end: no thread queries its events.
 #[derive(Debug, Default)]
 pub struct RestingBlocks(Vec<KeptBlock>);
 

@@ -83,7 +83,8 @@ fn tell(at: u64, moved: &Moved) {
     }
 }
 
-/// Notes that a mapped range is about to be unmapped. No range is hashed until the answer is dropped.
+/// Notes that a mapped range is about to be unmapped. No range is hashed until the answer is
+/// dropped.
 pub(crate) fn leaves(at: u64, size: u64) -> Option<MutexGuard<'static, BTreeMap<u64, Moved>>> {
     file()?;
     let mut all = lock(&MOVED);
