@@ -149,7 +149,9 @@ hooks! {
             for opened in opened.filter(|one| one.location.kind == LOCATION_DEVICE && Some(one.location.id) != own) {
                 guarded(|| {
                     movable::shared();
-                    pools::key_of(pool).map(|key| blocks::pool_opened(opened.location.id, key));
+                    if let Some(key) = pools::key_of(pool) {
+                        blocks::pool_opened(opened.location.id, key);
+                    }
                 });
             }
         }
