@@ -21,11 +21,13 @@ pytestmark = pytest.mark.skipif(not paths.python("torch").exists(), reason="no .
 ROUNDS = 5
 
 
-def test_torch_is_moved_in_the_middle_of_its_steps(scene):
+# PyTorch's own allocator, and the driver's stream-ordered one.
+@pytest.mark.parametrize("allocator", ["native", "cudaMallocAsync"])
+def test_torch_is_moved_in_the_middle_of_its_steps(scene, allocator):
     assert missing() is None, missing()
     scene.broker.start()
     ready, result = scene.folder / "ready", scene.folder / "torch.json"
-    variables = {"WEFT_BACKING": "movable", "MOVED_READY": str(ready), "MOVED_RUNNING": str(scene.running)}
+    variables = {"WEFT_BACKING": "movable", "MOVED_READY": str(ready), "MOVED_RUNNING": str(scene.running), "PYTORCH_CUDA_ALLOC_CONF": f"backend:{allocator}"}
     job = scene.job([paths.python("torch"), paths.CLIENTS / "programs" / "torch_moved.py", result], "torch", more=variables)
     assert jobs.wait_until(lambda: ready.exists() or not job.running(), BOUND) and job.running(), job.explain()
     chance = random.Random(4711)

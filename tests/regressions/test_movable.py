@@ -106,6 +106,40 @@ def test_contents_survive_moves_at_any_moment(scene, movable, role):
     right(scene, job)
 
 
+@pytest.mark.parametrize(("role", "keeps"), [("alone", []), ("background", ["keeps"])], ids=["released", "kept"])
+def test_stream_ordered_memory_survives_moves_at_any_moment(scene, role, keeps):
+    scene.device.settings |= {"SIMGPU_MEMORY": str(2 * GIB), "SIMGPU_MOVES": str(scene.folder / "moves")}
+    scene.broker.start()
+    if role == "background":
+        scene.companion("main", pause=2000, more={"WEFT_PRIORITY": "0"})
+    ready = scene.folder / "ready"
+    command = [compiled(scene, "movable_ordered.c"), "random", ready, scene.running, 24, 6, *keeps]
+    job = scene.job(command, more={"WEFT_BACKING": "movable"})
+    stands(job, ready)
+    for _ in range(6):
+        done(scene, "pause", "--evict", job.pid)
+        away = scene.row(job)["eviction"]
+        # Half of the blocks at least, of 7 MiB each on average.
+        assert away["state"] == "evicted" and away["bytes"] >= 80 * MIB, away
+        done(scene, "resume", job.pid)
+        scene.progresses(job)
+    right(scene, job)
+    count, wrong, _ = moves.seen(scene.folder / "moves")
+    assert count and not wrong, wrong
+
+
+def test_stream_ordered_memory_keeps_the_rules_of_pools(scene):
+    scene.device.settings["SIMGPU_MEMORY"] = str(2 * GIB)
+    scene.broker.start()
+    job = scene.job([compiled(scene, "movable_ordered.c"), "rules"], more={"WEFT_BACKING": "movable", "WEFT_MEMORY": "400MiB"})
+    right(scene, job)
+
+
+def test_blocks_freed_in_stream_order_stay_with_their_streams(scene):
+    scene.broker.start()
+    right(scene, scene.job([compiled(scene, "memory_pool.c")], more={"WEFT_BACKING": "movable"}))
+
+
 def test_a_second_job_uses_the_memory_of_an_evicted_one(scene, movable):
     first = movable("first", 150, WEFT_MEMORY="160MiB")
     done(scene, "pause", "--evict", first.pid)

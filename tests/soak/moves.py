@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Jobs and brokers killed at random steps of moves of memory.
 
-A crowd of jobs with movable memory (tests/regressions/programs/movable.c) compares its memory with
-a copy on the host all the time. A strike orders one of them to leave the device or to return, or
-starts a more important job that needs the memory of others. At a random moment of the move it
-kills that job, the broker, or both. Invariants after each strike:
+A crowd of jobs with movable memory compares its memory with a copy or with the values written
+there, all the time (tests/regressions/programs/movable.c, and movable_ordered.c, which takes and
+frees it in stream order). Several such crowds have a device and a broker each. A strike orders one
+of them to leave the device or to return, or starts a more important job that needs the memory of
+others. At a random moment of the move it kills that job, the broker, or both. Invariants after each
+strike:
 
 * the broker, or the next one, knows no dead job: neither as client nor in its book;
 * all others return to the device, continue, and hold no more host memory than before;
@@ -15,17 +17,20 @@ memory back.
 
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import stage
 from fixtures import compiled, moves
 from harness import jobs
 
-PROGRAM = stage.ROOT / "tests" / "regressions" / "programs" / "movable.c"
+PROGRAMS = stage.ROOT / "tests" / "regressions" / "programs"
 MIB = 1 << 20
 # Movable memory of a job, and its need: with the small memory, without the context.
 MOVED, NEED = 24, 32
 CONTEXT = 8
 CROWD = 3
+# Crowds at a time. They wait most of the time.
+CROWDS = 5
 # A round has a device of its own, seconds.
 ROUND = 60.0
 # A service needs the memory of two of the crowd.
@@ -50,7 +55,7 @@ class Round:
     def __init__(self, folder, number, figures, rng, policy):
         self.folder = folder / f"round{number}"
         self.folder.mkdir()
-        self.program = compiled.program(self.folder, PROGRAM)
+        self.programs = [compiled.program(self.folder, PROGRAMS / name) for name in ("movable.c", "movable_ordered.c")]
         config = self.folder / "device.toml"
         config.write_text(f"[device]\ncontext_memory = {CONTEXT * MIB}\n")
         # Room for the crowd and for the contexts of those that come.
@@ -72,7 +77,12 @@ class Round:
         running.touch()
         more = {"WEFT_BACKING": "movable", "WEFT_MEMORY": f"{need}MiB", "WEFT_LOG": "error", "WEFT_WAIT": "60"}
         environment = {**jobs.clean_environment(), **self.device.environment(), **jobs.preload(self.broker.variables(), priority=priority), **more}
-        job = jobs.Job([self.program, ready, running, mib], environment=environment, folder=self.folder, name=f"{self.count}.job")
+        plain, ordered = self.programs
+        # As much memory, in blocks of at most 6 MiB.
+        commands = [[plain, ready, running, mib], [ordered, "random", ready, running, mib // 6, 3]]
+        # A service needs its memory for sure.
+        command = self.rng.choice(commands) if mib == MOVED else commands[0]
+        job = jobs.Job(command, environment=environment, folder=self.folder, name=f"{self.count}.job")
         self.figures.starts += 1
         self.all[job.pid] = Mover(job, ready, running)
         return self.all[job.pid]
@@ -221,14 +231,24 @@ class Round:
 
 def play(folder, options, seconds, seed, figures, progress):
     """The part. `options.policy`: the broker's."""
-    rng = random.Random(seed)
     before = len(figures.troubles)
     clock = stage.Clock(seconds)
     number = ranges = 0
-    while clock.left() > 3 or number == 0:
-        number += 1
-        ranges += Round(folder, number, figures, rng, options.policy).play(max(3.0, min(ROUND, clock.left())))
-        progress(f"round {number}: {figures.line()}")
+
+    def one(number):
+        """A round, with figures of its own: rounds are threads."""
+        own = stage.Figures()
+        rng = random.Random(f"{seed}-{number}")
+        moved = Round(folder, number, own, rng, options.policy).play(max(3.0, min(ROUND, clock.left())))
+        return own, moved
+
+    with ThreadPoolExecutor(CROWDS) as threads:
+        while clock.left() > 3 or number == 0:
+            for own, moved in threads.map(one, range(number + 1, number + CROWDS + 1)):
+                figures.add(own)
+                ranges += moved or 0
+            number += CROWDS
+            progress(f"round {number}: {figures.line()}")
     figures.settle(before)
     assert ranges, "nothing moved: nothing was tested"
     return f"{figures.moves} strikes, {ranges} ranges moved"

@@ -53,6 +53,11 @@ class Figures:
         self.troubles.append(f"{kind}: {what}")
         print(f"soak: {kind}: {what}", file=sys.stderr, flush=True)
 
+    def add(self, other):
+        """Adds another one's."""
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
     def line(self):
         """All of it in a line."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "troubles"]

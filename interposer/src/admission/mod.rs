@@ -809,6 +809,14 @@ impl DeviceAdmission {
         }
     }
 
+    /// Bytes by which `bytes` more would exceed the quota, which the broker may raise.
+    pub fn lacks(&self, link: &BrokerLink, bytes: u64) -> u64 {
+        match link.lane.admission_slot.quota.load(Ordering::Relaxed) {
+            0 => 0,
+            quota => self.wanted().saturating_add(bytes).saturating_sub(quota),
+        }
+    }
+
     /// Bytes by which `bytes` more would exceed the limit.
     pub fn beyond(&self, link: &BrokerLink, bytes: u64) -> u64 {
         match DeviceAdmission::limit(link) {

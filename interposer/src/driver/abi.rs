@@ -25,6 +25,8 @@ impl CuResult {
     pub const NOT_INITIALIZED: CuResult = CuResult(3);
     /// CUDA_ERROR_NO_DEVICE: the answer without a driver.
     pub const NO_DEVICE: CuResult = CuResult(100);
+    /// No current context.
+    pub const INVALID_CONTEXT: CuResult = CuResult(201);
     /// CUDA_ERROR_NOT_READY.
     pub const NOT_READY: CuResult = CuResult(600);
     /// CUDA_ERROR_UNKNOWN.
@@ -230,6 +232,17 @@ pub struct AllocationProperties {
     pub types: [u32; 2],
     pub location_kind: u32,
     pub location_id: i32,
+}
+
+/// CUmemPoolProps. Before CUDA 12.2 the last two are reserved, and 0.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct PoolProperties {
+    pub head: AllocationProperties,
+    pub security: usize,
+    pub limit: usize,
+    pub usage: u16,
 }
 
 /// CUmemAllocationProp.

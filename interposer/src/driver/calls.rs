@@ -111,8 +111,8 @@ real! {
     fn cuStreamSetAttribute(stream: CuStream, attribute: u32, value: *const c_int);
     fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
     fn cuStreamGetCtx(stream: CuStream, context: *mut CuContext);
-    fn cuStreamSynchronize(stream: CuStream);
     fn cuStreamQuery(stream: CuStream);
+    fn cuStreamWaitEvent(stream: CuStream, event: CuEvent, flags: u32);
     fn cuStreamIsCapturing(stream: CuStream, status: *mut u32);
     fn cuEventCreate(event: *mut CuEvent, flags: u32);
     fn cuEventRecord(event: CuEvent, stream: CuStream);

@@ -14,6 +14,7 @@
 //! | [`queries`] | queries about the thread's context and about addresses |
 //! | [`events`] | the event functions, for the session |
 //! | [`stream`] | handles of streams and events |
+//! | [`stream_order`] | the order of work on streams, and marks in it |
 //! | [`capture`] | the streams that are being captured |
 //! | [`counts`] | results of the job's lookups |
 
@@ -27,4 +28,5 @@ pub mod linker;
 pub mod loader;
 pub mod queries;
 pub mod stream;
+pub mod stream_order;
 pub mod symbols;

@@ -28,7 +28,7 @@ use crate::driver::symbols::StreamOp;
 use crate::driver::{calls, capture};
 use crate::internal_error::guarded;
 use crate::lock::lock;
-use crate::movable;
+use crate::movable::{self, kept};
 use crate::paging::backing::{self, ManagedOutcome};
 use crate::paging::{self, capacity, pool as managed_pool};
 use crate::throttle::{self, DeviceNumber, Grant};
@@ -311,7 +311,7 @@ unsafe fn allocate_movable(
     real: impl Fn() -> CuResult,
 ) -> CuResult {
     let born = ENDS.load(Ordering::Acquire);
-    let take = || match guarded(|| movable::take(bytes, at)).flatten() {
+    let take = || match guarded(|| movable::take(bytes, at, None)).flatten() {
         Some(start) => {
             // SAFETY: the caller's promise.
             unsafe { address.write(start) };
@@ -337,6 +337,61 @@ unsafe fn allocate_movable(
         );
         true
     })
+}
+
+/// Allocates movable memory in stream order, or memory of the pool if that is not possible. A kept
+/// block needs no permission.
+///
+/// # Safety
+/// `address` is the out-parameter of `real`, not null.
+unsafe fn allocate_ordered(
+    (source, at): (PoolNumber, DeviceNumber),
+    address: *mut CuDevicePtr,
+    bytes: u64,
+    stream: Stream,
+    real: impl Fn() -> CuResult,
+) -> CuResult {
+    let (born, pool, room) = (ENDS.load(Ordering::Acquire), source.key(), movable::blocks::room(bytes));
+    let put = |start: CuDevicePtr| {
+        // SAFETY: the caller's promise.
+        unsafe { address.write(start) };
+        CuResult::SUCCESS
+    };
+    let reused = guarded(|| kept::reuse(bytes, pool, stream, throttle::beyond(at, room) > 0)).flatten();
+    let mut result = reused.map_or(CuResult::OUT_OF_MEMORY, put);
+    if !result.ok() {
+        let fresh = || kept::in_context_of(stream, || Ok(movable::take(bytes, at, Some(pool))));
+        let take = || match guarded(|| fresh().ok().flatten()).flatten() {
+            Some(start) => put(start),
+            None => real(),
+        };
+        result = within_quota(at, room, take, |claimed| {
+            // SAFETY: written above, or by the driver.
+            let address = unsafe { address.read() };
+            if movable::blocks::of(address).is_some() {
+                pools::block_taken(source, bytes, room);
+                throttle::memory_changed(at, difference(room, 0), claimed);
+                return true;
+            }
+            let (kind, context) = (AllocationKind::Ordered(Some(source)), current_context());
+            pools::take(source, bytes);
+            insert(
+                address,
+                Block {
+                    bytes,
+                    at,
+                    kind,
+                    context,
+                    born,
+                },
+            );
+            pools::ask(source, claimed)
+        });
+    }
+    if result.ok() {
+        guarded(|| pools::note_peaks(source.key()));
+    }
+    result
 }
 
 /// Allocates from a pool. Memory that the pool already keeps needs no permission.
@@ -377,6 +432,7 @@ unsafe fn allocate_from(
                 born,
             };
             guarded(|| insert(address, block));
+            guarded(|| pools::note_peaks(source.key()));
         }
         None => {
             guarded(|| pools::give(source, bytes));
@@ -423,7 +479,10 @@ fn granted(at: DeviceNumber, bytes: u64, take: impl Fn() -> CuResult) -> (CuResu
         let Some(grant) = throttle::reserve(at, bytes) else {
             break;
         };
-        let result = grant.run(&take);
+        let mut result = grant.run(&take);
+        if result == CuResult::OUT_OF_MEMORY && guarded(kept::give_way) == Some(true) {
+            result = grant.run(&take);
+        }
         if result != CuResult::OUT_OF_MEMORY || tries == GRANT_TRIES {
             return (result, Some(grant));
         }
@@ -510,7 +569,16 @@ unsafe fn allocate_on(
         source.and_then(|source| Some((source, pools::place(source)?)))
     });
     match known.flatten() {
-        // SAFETY: the caller's promise.
+        Some((source, at))
+            if movable::wants_ordered(bytes)
+                && at == here
+                && !address.is_null()
+                && pools::movable(source).is_some() =>
+        {
+            // SAFETY: the caller's promise.
+            unsafe { allocate_ordered((source, at), address, bytes, stream, real) }
+        }
+        // SAFETY: as above.
         Some((source, at)) => unsafe { allocate_from(source, at, address, bytes, real) },
         // SAFETY: as above.
         None => unsafe { allocate(here, AllocationKind::Ordered(None), address, bytes, real) },
@@ -554,14 +622,23 @@ fn free_on(address: CuDevicePtr, stream: Stream, real: impl FnOnce() -> CuResult
     free_block(address, Some(stream), real)
 }
 
-/// Frees a block of movable memory after all work of its context, or of a stream. Other memory is
-/// freed by `real`.
-fn free_block(address: CuDevicePtr, after: Option<Stream>, real: impl FnOnce() -> CuResult) -> CuResult {
-    free(address, || {
-        guarded(|| movable::blocks::give_back(address, after))
-            .flatten()
-            .unwrap_or_else(real)
-    })
+/// Frees a block of movable memory after all work of its context, or in the order of a stream.
+/// Other memory is freed by `real`.
+fn free_block(address: CuDevicePtr, stream: Option<Stream>, real: impl FnOnce() -> CuResult) -> CuResult {
+    let give_back = || guarded(|| movable::blocks::give_back(address, stream)).flatten();
+    let of = || movable::blocks::of(address).filter(|block| stream.is_some() || block.pool.is_some());
+    if guarded(of).flatten().is_none() {
+        return free(address, || give_back().unwrap_or_else(real));
+    }
+    // It is counted until it is unmapped.
+    let block = ADDRESSES.remove(&address);
+    let result = give_back().unwrap_or_else(real);
+    if !result.ok()
+        && let Some((_, block)) = block
+    {
+        ADDRESSES.insert(address, block);
+    }
+    result
 }
 
 hooks! {

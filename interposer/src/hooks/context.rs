@@ -213,8 +213,10 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     // A context also takes device memory.
     let changes = guarded(throttle::changing_anywhere);
     let ends = super::allocation::context_ending();
+    let resting = guarded(|| movable::context_ending(context));
     let result = real();
     let ended = guarded(|| what.ended(context, result)).unwrap_or(result.ok());
+    guarded(|| movable::context_left(context, resting.unwrap_or_default(), ended));
     if ended {
         guarded(|| lifecycle::context_ended(context));
         guarded(|| movable::context_ended(context));
@@ -254,6 +256,7 @@ unsafe fn device_query(device: *const CuDevice, at: usize, real: impl FnOnce() -
 fn stream_ending(stream: Stream, real: impl FnOnce() -> CuResult) -> CuResult {
     guarded(|| lifecycle::stream_ending(stream));
     guarded(|| paging::stream_ending(stream));
+    guarded(|| movable::stream_ending(stream));
     stream_priority::ended(stream);
     let result = real();
     if result.ok() && capture::any() {

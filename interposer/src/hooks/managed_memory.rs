@@ -9,20 +9,11 @@ use std::sync::atomic::AtomicBool;
 
 use super::declare::{hooks, written};
 use super::{mem_info, pools};
-use crate::driver::abi::{AllocationProperties, CuDevice, CuDevicePtr, CuResult, LOCATION_DEVICE};
+use crate::driver::abi::{CuDevice, CuDevicePtr, CuResult, LOCATION_DEVICE, PoolProperties};
 use crate::driver::calls;
 use crate::driver::queries::here;
 use crate::paging::{self, backing, pointer_attributes, pool, ranges};
 use crate::report;
-
-/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
-const POOL_RESERVED: u32 = 5;
-/// `CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH`.
-const POOL_RESERVED_HIGH: u32 = 6;
-/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
-const POOL_USED: u32 = 7;
-/// `CU_MEMPOOL_ATTR_USED_MEM_HIGH`.
-const POOL_USED_HIGH: u32 = 8;
 
 /// The default pool of a device's stream-ordered allocations; 0 if the driver does not return it.
 pub fn current_pool(device: CuDevice) -> usize {
@@ -50,8 +41,8 @@ unsafe fn add_used(result: CuResult, pool_handle: usize, asked: u32, value: *mut
         used.high += own.high;
     }
     let ours = match asked {
-        POOL_RESERVED | POOL_USED => used.now,
-        POOL_RESERVED_HIGH | POOL_USED_HIGH => used.high,
+        pools::RESERVED | pools::USED => used.now,
+        pools::RESERVED_HIGH | pools::USED_HIGH => used.high,
         _ => return,
     };
     // SAFETY: the driver wrote a number of this size there.
@@ -119,13 +110,12 @@ hooks! {
         }
         result
     }
-    fn cuMemPoolCreate(pool_handle: *mut usize, properties: *const AllocationProperties) |real| {
+    fn cuMemPoolCreate(pool_handle: *mut usize, properties: *const PoolProperties) |real| {
         // SAFETY: the call's own arguments.
         let result = unsafe { pools::create(pool_handle, properties, real) };
         if result.ok() {
-            // SAFETY: the driver read the properties, whose first fields are those of an
-            // allocation's.
-            let properties = unsafe { written(properties) };
+            // SAFETY: the driver read the properties.
+            let properties = unsafe { written(properties) }.map(|properties| properties.head);
             // SAFETY: the driver wrote the handle.
             let made = unsafe { written(pool_handle.cast_const()) };
             if let (Some(properties), Some(made)) = (properties, made)
@@ -159,7 +149,7 @@ hooks! {
     }
     fn cuMemPoolSetAttribute(pool_handle: usize, asked: u32, value: *const u64) |real| {
         let result = pools::trim(pool_handle, real);
-        if result.ok() && matches!(asked, POOL_RESERVED_HIGH | POOL_USED_HIGH) {
+        if result.ok() && matches!(asked, pools::RESERVED_HIGH | pools::USED_HIGH) {
             pool::reset_high(pool_handle);
             pool::reset_high(0);
         }

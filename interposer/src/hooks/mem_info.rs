@@ -28,12 +28,21 @@ pub(super) unsafe fn tell(result: CuResult, free: *mut usize, total: *mut usize)
     }
 }
 
+/// Makes the call, with the job's view as its answer.
+///
+/// # Safety
+/// The arguments are those of `real`.
+pub(super) unsafe fn answer(free: *mut usize, total: *mut usize, real: impl FnOnce() -> CuResult) -> CuResult {
+    pools::synced();
+    let result = real();
+    // SAFETY: the call's own out-parameters.
+    unsafe { tell(result, free, total) };
+    result
+}
+
 hooks! {
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |real| {
-        pools::synced();
-        let result = real();
         // SAFETY: the call's own out-parameters.
-        unsafe { tell(result, free, total) };
-        result
+        unsafe { answer(free, total, real) }
     }
 }

@@ -17,15 +17,24 @@ use std::sync::{Mutex, MutexGuard};
 use super::allocation;
 use super::declare::{hooks, written};
 use crate::driver::abi::{
-    AllocationNode, AllocationProperties, CuDevice, CuDevicePtr, CuGraph, CuGraphNode, CuResult, LOCATION_DEVICE,
+    AllocationNode, CuDevice, CuDevicePtr, CuGraph, CuGraphNode, CuResult, LOCATION_DEVICE, PoolProperties,
 };
 use crate::driver::{calls, capture, queries};
 use crate::internal_error::guarded;
 use crate::lock::lock;
+use crate::movable::kept::{self, PoolKey};
 use crate::throttle::{self, DeviceNumber};
 
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
+pub(super) const THRESHOLD: u32 = 4;
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT` (CUDA 11.3).
-const RESERVED: u32 = 5;
+pub(super) const RESERVED: u32 = 5;
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH`.
+pub(super) const RESERVED_HIGH: u32 = 6;
+/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
+pub(super) const USED: u32 = 7;
+/// `CU_MEMPOOL_ATTR_USED_MEM_HIGH`.
+pub(super) const USED_HIGH: u32 = 8;
 
 /// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT`.
 const GRAPHS_USED: u32 = 0;
@@ -57,6 +66,9 @@ struct PoolAccount {
     counted: u64,
     /// Whether the pool was used since the driver's last answer.
     moved: bool,
+    /// Whether its memory may be movable: the driver's only promise is device memory of this
+    /// process.
+    movable: bool,
 }
 
 #[derive(Debug)]
@@ -100,9 +112,26 @@ impl PoolAccounts {
             used: 0,
             counted: 0,
             moved: false,
+            movable: false,
         };
         self.all.insert(source, account);
         source
+    }
+
+    fn add_pool(&mut self, handle: usize, at: DeviceNumber, movable: bool) -> PoolNumber {
+        let source = self.add(Keeper::Pool(handle), at);
+        self.pools.insert(handle, source);
+        if let Some(account) = self.all.get_mut(&source) {
+            account.movable = movable;
+        }
+        source
+    }
+}
+
+impl PoolNumber {
+    /// The pool by this name among the movable blocks.
+    pub fn key(self) -> PoolKey {
+        self.0
     }
 }
 
@@ -113,28 +142,26 @@ pub fn of_handle(handle: usize) -> Option<PoolNumber> {
     if known.is_some() || capture::any() {
         return known;
     }
-    let at = throttle::of_device(device_of(handle)?);
+    let (device, movable) = device_of(handle)?;
     let mut accounts = lock(&ACCOUNTS);
     if let Some(known) = accounts.pools.get(&handle) {
         return Some(*known);
     }
-    let source = accounts.add(Keeper::Pool(handle), at);
-    accounts.pools.insert(handle, source);
-    Some(source)
+    Some(accounts.add_pool(handle, throttle::of_device(device), movable))
 }
 
-/// The device whose default or current pool this is.
-fn device_of(handle: usize) -> Option<CuDevice> {
+/// The device whose default or current pool this is, and whether it is the default one.
+fn device_of(handle: usize) -> Option<(CuDevice, bool)> {
     let mut count = 0;
     // SAFETY: valid out-parameter.
     let _ = unsafe { calls::cuDeviceGetCount(&mut count) };
-    (0..count).find(|device| {
+    (0..count).find_map(|device| {
         let (mut default, mut current) = (0, 0);
         // SAFETY: valid out-parameter.
-        let _ = unsafe { calls::cuDeviceGetDefaultMemPool(&mut default, *device) };
+        let _ = unsafe { calls::cuDeviceGetDefaultMemPool(&mut default, device) };
         // SAFETY: as above.
-        let _ = unsafe { calls::cuDeviceGetMemPool(&mut current, *device) };
-        handle != 0 && (default == handle || current == handle)
+        let _ = unsafe { calls::cuDeviceGetMemPool(&mut current, device) };
+        (handle != 0 && (default == handle || current == handle)).then_some((device, default == handle))
     })
 }
 
@@ -153,6 +180,53 @@ pub fn current(at: DeviceNumber) -> Option<PoolNumber> {
     let source = of_handle(handle)?;
     lock(&ACCOUNTS).current.insert(at, source);
     Some(source)
+}
+
+/// Handle of a pool whose memory may be movable.
+pub fn movable(source: PoolNumber) -> Option<usize> {
+    match lock(&ACCOUNTS).all.get(&source)? {
+        PoolAccount {
+            keeper: Keeper::Pool(handle),
+            movable: true,
+            ..
+        } => Some(*handle),
+        _ => None,
+    }
+}
+
+/// The key of a pool that weft knows.
+pub fn key_of(handle: usize) -> Option<PoolKey> {
+    lock(&ACCOUNTS).pools.get(&handle).map(|source| source.key())
+}
+
+/// Handle of a pool by its key, while it lives.
+pub fn handle_of(key: PoolKey) -> Option<usize> {
+    movable(PoolNumber(key))
+}
+
+/// A figure of a pool whose memory may be movable, from the driver.
+pub(super) fn asked(handle: usize, which: u32) -> Option<u64> {
+    // SAFETY: the attributes are numbers of 64 bits; the job has just used the pool.
+    attribute(|value| unsafe { calls::cuMemPoolGetAttribute(handle, which, value) })
+}
+
+/// Notes the peaks of a pool with movable blocks after an allocation.
+pub fn note_peaks(key: PoolKey) {
+    let known = kept::figures(key).and_then(|_| handle_of(key));
+    let Some(handle) = known.filter(|_| !capture::any()) else {
+        return;
+    };
+    let (used, reserved) = (asked(handle, USED).unwrap_or(0), asked(handle, RESERVED).unwrap_or(0));
+    kept::change(key, |blocks| {
+        blocks.used_high = blocks.used_high.max(blocks.used.saturating_add(used));
+        blocks.reserved_high = blocks.reserved_high.max(blocks.reserved.saturating_add(reserved));
+    });
+}
+
+/// Notes a new movable block of a pool.
+pub fn block_taken(source: PoolNumber, bytes: u64, room: u64) {
+    let threshold = || movable(source).and_then(|handle| asked(handle, THRESHOLD)).unwrap_or(0);
+    kept::taken(source.key(), bytes, room, threshold);
 }
 
 /// Place of a pool's device.
@@ -283,11 +357,14 @@ fn settle() {
 
 /// Returns unused memory of pools to the device: as much as `bytes` more would lack.
 pub fn make_room(at: DeviceNumber, bytes: u64) {
+    // Before the job asks for more.
+    guarded(|| kept::make_room(|| throttle::lacks(at, bytes) == 0, false));
     let lacks = throttle::beyond(at, bytes);
     if lacks == 0 || capture::any() {
         return;
     }
     guarded(|| {
+        kept::make_room(|| throttle::beyond(at, bytes) == 0, true);
         let keeping: Vec<(PoolNumber, u64)> = {
             let accounts = lock(&ACCOUNTS);
             let there = accounts.all.iter().filter(|(_, account)| account.at == at);
@@ -332,23 +409,23 @@ pub(super) fn trim(handle: usize, real: impl FnOnce() -> CuResult) -> CuResult {
 /// The arguments are those of `real`, which is `cuMemPoolCreate`.
 pub(super) unsafe fn create(
     handle: *const usize,
-    properties: *const AllocationProperties,
+    properties: *const PoolProperties,
     real: impl FnOnce() -> CuResult,
 ) -> CuResult {
     let result = real();
     if result.ok() {
-        // SAFETY: the driver read the properties, whose first fields are those of an allocation's,
-        // and wrote the handle.
-        if let (Some(properties), Some(handle)) = (unsafe { written(properties) }, unsafe { written(handle) }) {
+        // SAFETY: the driver read the properties and wrote the handle.
+        if let (Some(rest), Some(handle)) = (unsafe { written(properties) }, unsafe { written(handle) }) {
+            let properties = rest.head;
             guarded(|| {
-                let [kind, _] = properties.types;
-                let at = match kind == PINNED && properties.location_kind == LOCATION_DEVICE {
+                let [kind, handle_types] = properties.types;
+                let on_device = kind == PINNED && properties.location_kind == LOCATION_DEVICE;
+                let at = match on_device {
                     true => throttle::of_device(properties.location_id),
                     false => DeviceNumber::NOWHERE,
                 };
-                let mut accounts = lock(&ACCOUNTS);
-                let source = accounts.add(Keeper::Pool(handle), at);
-                accounts.pools.insert(handle, source);
+                let movable = on_device && handle_types == 0 && rest.limit == 0 && rest.usage == 0;
+                lock(&ACCOUNTS).add_pool(handle, at, movable);
             });
         }
     }
@@ -381,6 +458,8 @@ pub(super) fn destroy(handle: usize, real: impl FnOnce() -> CuResult) -> CuResul
         if !result.ok() {
             lock(&ACCOUNTS).pools.insert(handle, source);
             keep(source, Keeper::Pool(handle));
+        } else {
+            kept::pool_ended(source.key());
         }
         ask(source, 0);
     });
@@ -470,7 +549,7 @@ pub(super) fn after(real: impl FnOnce() -> CuResult) -> CuResult {
 }
 
 hooks! {
-    fn cuMemPoolCreate(pool: *mut usize, properties: *const AllocationProperties) |real| {
+    fn cuMemPoolCreate(pool: *mut usize, properties: *const PoolProperties) |real| {
         // SAFETY: the call's own arguments.
         unsafe { create(pool, properties, real) }
     }

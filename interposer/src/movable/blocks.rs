@@ -4,12 +4,14 @@
 //!
 //! A step that fails undoes the steps before it. An allocation then becomes plain memory. Frees
 //! during a capture wait for its end, because the driver's own free would wait for the context.
+//! Blocks that are freed in stream order, and those of pools, are kept ([`super::kept`]).
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::host_copy::HostCopy;
+use super::kept::{self, Freed, NO_POOL, PoolKey};
 use crate::driver::abi::{
     AllocationProperties, CuContext, CuDevice, CuDevicePtr, CuResult, CuStream, LOCATION_DEVICE, Location,
     MemoryAccess, PhysicalProperties,
@@ -31,16 +33,19 @@ const READ_WRITE: u32 = 3;
 const MINIMUM: u32 = 0;
 
 #[derive(Debug)]
-struct MovableBlock {
+pub(super) struct MovableBlock {
     /// Bytes that the job asked for.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Bytes of the addresses and of the physical memory.
-    room: u64,
-    context: CuContext,
+    pub(super) room: u64,
+    /// Its contents are copied there. 0: none is left.
+    pub(super) context: CuContext,
     device: CuDevice,
     /// Further devices with access.
     peers: Vec<CuDevice>,
-    at: DeviceNumber,
+    pub(super) at: DeviceNumber,
+    /// The pool that it was asked from. It belongs to no context then.
+    pub(super) pool: Option<PoolKey>,
     /// Contents while it is away.
     copy: Option<HostCopy>,
     /// Whether physical memory is mapped.
@@ -54,6 +59,7 @@ pub struct BlockView {
     pub bytes: u64,
     pub room: u64,
     pub context: CuContext,
+    pub pool: Option<PoolKey>,
 }
 
 static BLOCKS: Mutex<BTreeMap<CuDevicePtr, MovableBlock>> = Mutex::new(BTreeMap::new());
@@ -81,6 +87,7 @@ pub fn of(address: CuDevicePtr) -> Option<BlockView> {
         bytes: block.bytes,
         room: block.room,
         context: block.context,
+        pool: block.pool,
     })
 }
 
@@ -105,6 +112,7 @@ pub fn place() -> Option<DeviceNumber> {
 /// Contexts of the blocks, each once.
 pub fn contexts() -> Vec<CuContext> {
     let mut contexts: Vec<CuContext> = lock(&BLOCKS).values().map(|block| block.context).collect();
+    contexts.retain(|context| *context != 0);
     contexts.sort_unstable();
     contexts.dedup();
     contexts
@@ -155,8 +163,9 @@ fn unmap(start: CuDevicePtr, room: u64) -> Result<(), CuResult> {
     checked(unsafe { calls::cuMemUnmap(start, room as usize) })
 }
 
-/// Takes movable memory in the current context. `None`: it has to be plain memory.
-pub fn take(bytes: u64, at: DeviceNumber) -> Option<CuDevicePtr> {
+/// Takes movable memory in the current context, for a pool or none. `None`: it has to be plain
+/// memory.
+pub fn take(bytes: u64, at: DeviceNumber, pool: Option<PoolKey>) -> Option<CuDevicePtr> {
     static SAID: AtomicBool = AtomicBool::new(false);
     if capture::any() || PEERS.load(Ordering::Acquire) {
         return None;
@@ -189,10 +198,11 @@ pub fn take(bytes: u64, at: DeviceNumber) -> Option<CuDevicePtr> {
                 device,
                 peers: Vec::new(),
                 at,
+                pool,
                 copy: None,
                 mapped: true,
             };
-            lock(&BLOCKS).insert(start, block);
+            insert(start, block);
             Some(start)
         }
         // The plain allocation has the same answer.
@@ -210,8 +220,13 @@ pub fn take(bytes: u64, at: DeviceNumber) -> Option<CuDevicePtr> {
     }
 }
 
+/// Hands a block to the job.
+pub(super) fn insert(start: CuDevicePtr, block: MovableBlock) {
+    lock(&BLOCKS).insert(start, block);
+}
+
 /// Frees a block that no work uses.
-fn release(start: CuDevicePtr, block: &MovableBlock) -> Result<(), CuResult> {
+pub(super) fn release(start: CuDevicePtr, block: &MovableBlock) -> Result<(), CuResult> {
     if block.mapped {
         unmap(start, block.room)?;
     }
@@ -219,28 +234,35 @@ fn release(start: CuDevicePtr, block: &MovableBlock) -> Result<(), CuResult> {
     checked(unsafe { calls::cuMemAddressFree(start, block.room as usize) })
 }
 
-/// Frees a block as the driver frees memory: after all work of its context, or of a stream. `None`:
-/// no block begins there.
-pub fn give_back(start: CuDevicePtr, after: Option<CuStream>) -> Option<CuResult> {
+/// Frees a block as the driver frees memory: after all work of its context, or in the order of a
+/// stream. `None`: no block begins there.
+pub fn give_back(start: CuDevicePtr, stream: Option<CuStream>) -> Option<CuResult> {
     // First: after the free another thread may get this address.
     let block = lock(&BLOCKS).remove(&start)?;
-    if capture::any() {
-        lock(&FREED).push((start, block));
-        return Some(CuResult::SUCCESS);
-    }
-    free_late();
-    let freed = within(block.context, || {
-        checked(match after {
-            // SAFETY: the job's stream.
-            Some(stream) => unsafe { calls::cuStreamSynchronize(stream) },
-            // SAFETY: no pointers.
-            None => unsafe { calls::cuCtxSynchronize() },
-        })?;
-        release(start, &block)
-    });
-    if let Err(error) = freed {
-        lock(&BLOCKS).insert(start, block);
-        return Some(error);
+    let freed = match (stream, block.pool) {
+        (Some(stream), _) => Freed::on(stream).map(Some),
+        (None, Some(_)) => Ok(Some(Freed::UNUSED)),
+        (None, None) => Ok(None),
+    };
+    match freed {
+        Ok(Some(freed)) => kept::keep(start, block, freed),
+        Ok(None) if capture::any() => lock(&FREED).push((start, block)),
+        Ok(None) => {
+            free_late();
+            let freed = within(block.context, || {
+                // SAFETY: no pointers.
+                checked(unsafe { calls::cuCtxSynchronize() })?;
+                release(start, &block)
+            });
+            if let Err(error) = freed {
+                insert(start, block);
+                return Some(error);
+            }
+        }
+        Err(error) => {
+            insert(start, block);
+            return Some(error);
+        }
     }
     Some(CuResult::SUCCESS)
 }
@@ -257,21 +279,52 @@ fn free_late() {
     }
 }
 
-/// Frees the blocks of an ended context, which the driver would keep.
-pub fn context_ended(context: CuContext) {
+/// Frees the blocks of an ended context, which the driver would keep. Those of pools live on:
+/// their contents are copied in another context.
+pub fn context_ended(context: CuContext, other: CuContext) {
     let mut gone: Vec<(CuDevicePtr, MovableBlock)> = Vec::new();
-    gone.extend(lock(&BLOCKS).extract_if(.., |_, block| block.context == context));
+    let mut blocks = lock(&BLOCKS);
+    gone.extend(blocks.extract_if(.., |_, block| block.context == context && block.pool.is_none()));
+    blocks
+        .values_mut()
+        .filter(|block| block.context == context)
+        .for_each(|block| block.context = other);
+    drop(blocks);
     gone.extend(lock(&FREED).extract_if(.., |(_, block)| block.context == context));
     for (start, block) in gone {
         let _ = release(start, &block);
     }
 }
 
+/// Gives blocks of pools whose context ended a new one.
+pub fn context_made(context: CuContext) {
+    let mut blocks = lock(&BLOCKS);
+    let orphans = blocks.values_mut().filter(|block| block.context == 0);
+    orphans.for_each(|block| block.context = context);
+}
+
+/// Notes that a pool has ended: its blocks in use belong to none.
+pub(super) fn pool_ended(pool: PoolKey) {
+    let mut blocks = lock(&BLOCKS);
+    let its = blocks.values_mut().filter(|block| block.pool == Some(pool));
+    its.for_each(|block| block.pool = Some(NO_POOL));
+}
+
 /// Gives a device access to the blocks of a context that became its peer.
 pub fn peer_enabled(device: CuDevice, peer: CuContext) {
+    access(device, |block| block.context == peer && block.pool.is_none());
+}
+
+/// Gives a device access to the blocks of a pool.
+pub fn pool_opened(device: CuDevice, pool: PoolKey) {
+    kept::retire(pool);
+    access(device, |block| block.pool == Some(pool));
+}
+
+fn access(device: CuDevice, which: impl Fn(&MovableBlock) -> bool) {
     PEERS.store(true, Ordering::Release);
     let mut blocks = lock(&BLOCKS);
-    for (start, block) in blocks.iter_mut().filter(|(_, block)| block.context == peer) {
+    for (start, block) in blocks.iter_mut().filter(|(_, block)| which(block)) {
         let access = MemoryAccess {
             location: Location::device(device),
             flags: READ_WRITE,
@@ -415,10 +468,11 @@ mod tests {
             device: 0,
             peers: Vec::new(),
             at: DeviceNumber::FIRST,
+            pool: None,
             copy: None,
             mapped: true,
         };
-        lock(&BLOCKS).insert(start, block);
+        insert(start, block);
         let view = of(start + bytes - 1).expect("inside");
         assert_eq!(
             (view.start, view.bytes, view.room, view.context),

@@ -5,7 +5,8 @@
 //! * It is for jobs that ask for it (`--backing movable`), in a process on one device. In other
 //!   jobs each function returns at once.
 //! * `cuMemAlloc` of 2 MiB and more takes reserved addresses with mapped physical memory
-//!   ([`blocks`]). All other memory is plain and stays on the device.
+//!   ([`blocks`]), and so do most stream-ordered allocations ([`kept`]). All other memory is plain
+//!   and stays on the device.
 //! * The job sees plain memory, except that the driver makes no IPC handle of it.
 //! * While memory is away, calls that use the device wait ([`gate`]). The rest of the program runs.
 //!
@@ -13,20 +14,24 @@
 //! | --- | --- |
 //! | `gate` | threads in calls, and where they wait |
 //! | `blocks` | movable memory, and its moves |
+//! | `kept` | movable memory that was freed in stream order |
 //! | `host_copy` | the contents of a block on the host |
 //! | `mover` | the thread that moves memory |
 
 pub mod blocks;
 pub mod gate;
 mod host_copy;
+pub mod kept;
 mod mover;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use self::kept::{PoolKey, RestingBlocks};
 pub use self::mover::{ending, shared};
 use crate::client::{backing_mode, link};
 use crate::driver::abi::{CuContext, CuDevicePtr};
+use crate::driver::stream::Stream;
 use crate::lock::lock;
 use crate::throttle::DeviceNumber;
 
@@ -60,9 +65,15 @@ pub fn wants(bytes: u64) -> bool {
     backing_mode::movable() && bytes >= blocks::LEAST_BYTES && link::only().is_some()
 }
 
-/// Takes movable memory. `None`: it has to be plain memory.
-pub fn take(bytes: u64, at: DeviceNumber) -> Option<CuDevicePtr> {
-    let taken = blocks::take(bytes, at)?;
+/// Whether a stream-ordered allocation of this size is to be movable: not if whole pieces of 2 MiB
+/// would waste much of them.
+pub fn wants_ordered(bytes: u64) -> bool {
+    wants(bytes) && kept::serves(blocks::room(bytes), bytes)
+}
+
+/// Takes movable memory, for a pool or none. `None`: it has to be plain memory.
+pub fn take(bytes: u64, at: DeviceNumber, pool: Option<PoolKey>) -> Option<CuDevicePtr> {
+    let taken = blocks::take(bytes, at, pool)?;
     if let Some(link) = link::only() {
         mover::start(link);
     }
@@ -86,20 +97,48 @@ pub fn context_made(context: CuContext) {
         if !contexts.contains(&context) {
             contexts.push(context);
         }
+        drop(contexts);
+        blocks::context_made(context);
+    }
+}
+
+/// Notes that a context may be about to end.
+pub fn context_ending(context: CuContext) -> RestingBlocks {
+    match backing_mode::movable() {
+        true => kept::context_ending(context),
+        false => RestingBlocks::default(),
+    }
+}
+
+/// Notes whether that context has ended.
+pub fn context_left(context: CuContext, resting: RestingBlocks, ended: bool) {
+    if backing_mode::movable() {
+        kept::context_left(context, resting, ended);
     }
 }
 
 /// Frees the memory of an ended context.
 pub fn context_ended(context: CuContext) {
     if backing_mode::movable() {
-        lock(&CONTEXTS).retain(|other| *other != context);
-        blocks::context_ended(context);
+        let mut contexts = lock(&CONTEXTS);
+        contexts.retain(|other| *other != context);
+        let other = contexts.first().copied().unwrap_or(0);
+        drop(contexts);
+        blocks::context_ended(context, other);
+    }
+}
+
+/// Notes that a stream is about to end.
+pub fn stream_ending(stream: Stream) {
+    if backing_mode::movable() {
+        kept::stream_ending(stream);
     }
 }
 
 /// Forgets all movable memory, in a forked child: it is the parent's.
 pub fn forget() {
     mover::forget();
+    kept::forget();
     ORDERED.store(0, Ordering::Relaxed);
     MAPPED.store(0, Ordering::Relaxed);
     // A thread of the parent may hold the lock for ever.
@@ -111,6 +150,7 @@ pub fn forget() {
 /// All contexts whose work must end before memory leaves.
 fn contexts() -> Vec<CuContext> {
     let mut contexts = blocks::contexts();
+    contexts.extend(kept::contexts());
     contexts.extend(lock(&CONTEXTS).iter());
     contexts.sort_unstable();
     contexts.dedup();

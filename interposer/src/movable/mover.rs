@@ -27,7 +27,7 @@ use weft_protocol::eviction::{EvictionCause, EvictionSlot, Obstacle, Residence, 
 use weft_protocol::host;
 
 use super::gate::GateBells;
-use super::{blocks, gate};
+use super::{blocks, gate, kept};
 use crate::client::clock;
 use crate::client::link::{self, BrokerLink};
 use crate::driver::abi::CuResult;
@@ -261,6 +261,10 @@ impl MemoryMover {
                 _ => {}
             }
             blocks::free_spent();
+            // The driver ends with the process.
+            if !ENDS.load(Ordering::SeqCst) {
+                kept::tidy(kept::REST_NS);
+            }
             drop(moving);
             let nap = clock::timespec(nap.as_nanos() as Ns);
             let _ = futex::wait(&slot.order, futex::Flags::empty(), order, Some(&nap));
@@ -282,7 +286,9 @@ impl MemoryMover {
     fn publish(&self) {
         let (bytes, _) = blocks::totals();
         let slot = self.slot();
-        slot.movable.store(bytes, Ordering::Relaxed);
+        // Kept blocks leave with those that the job uses.
+        let kept = if bytes > 0 { kept::bytes() } else { 0 };
+        slot.movable.store(bytes + kept, Ordering::Relaxed);
         for (word, bytes) in [(&slot.ordered, &super::ORDERED), (&slot.mapped, &super::MAPPED)] {
             word.store(bytes.load(Ordering::Relaxed).max(0).unsigned_abs(), Ordering::Relaxed);
         }
@@ -453,6 +459,7 @@ impl MemoryMover {
             false => gate::close(deadline),
         }
         let moved = self.become_still().and_then(|()| {
+            kept::give_all_back();
             if !blocks::copy_out(|| !idle || gate::called().is_none()).map_err(refused)? {
                 return Err(busy());
             }

@@ -18,7 +18,7 @@ use super::ranges::{ManagedRange, Origin};
 use super::{capacity, mem_advise, pool, ranges};
 use crate::driver::abi::{CuDevicePtr, CuResult, CuStream};
 use crate::driver::queries::here;
-use crate::driver::{calls, capture};
+use crate::driver::{calls, capture, stream_order};
 use crate::report;
 
 /// CU_MEM_ATTACH_GLOBAL: for all streams and devices.
@@ -209,7 +209,7 @@ pub fn take_ordered(bytes: u64, pool: usize, stream: CuStream) -> ManagedOutcome
 /// Frees memory in stream order. `None` if weft does not hold it.
 pub fn give_back_ordered(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> {
     ranges::at(at)?;
-    let mark = match pool::mark(stream) {
+    let mark = match stream_order::mark(stream) {
         Ok(mark) => mark,
         // An invalid stream: the job keeps its memory.
         Err(error) => return Some(error),

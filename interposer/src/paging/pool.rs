@@ -3,8 +3,6 @@
 //!
 //! * The stream of the free can reuse a block at once: stream order makes that right. Other streams
 //!   get the block when an event after the free was reached.
-//! * A stream that no longer exists equals no other: its work may still run when its handle, or its
-//!   thread's place, is reused.
 //! * Kept blocks are not the job's: its `cuMemGetInfo` omits them. They are freed when the job asks
 //!   for more than there is, trims a pool, or frees more than [`MOST_BLOCKS`].
 //! * The driver's free waits for a block's users, so a block without an event is safe too.
@@ -16,10 +14,9 @@ use weft_protocol::control::ToBroker;
 
 use super::capacity;
 use super::ranges::{ManagedRange, Origin};
-use crate::driver::abi::{CuContext, CuDevicePtr, CuEvent, CuResult, CuStream};
-use crate::driver::stream::PER_THREAD_STREAM;
+use crate::driver::abi::{CuContext, CuDevicePtr, CuEvent, CuStream};
+use crate::driver::stream_order::{self, Mark, StreamOrder};
 use crate::driver::{calls, capture, queries};
-use crate::thread;
 
 /// CTranslate2 uses some thirty at a time.
 const MOST_BLOCKS: usize = 1024;
@@ -28,9 +25,6 @@ const MOST_BLOCKS: usize = 1024;
 /// `room - room / WASTE_DIVISOR <= max(bytes, SMALL_BYTES)`.
 const WASTE_DIVISOR: u64 = 4;
 const SMALL_BYTES: u64 = 512;
-
-/// CU_EVENT_DISABLE_TIMING.
-const WITHOUT_TIME: u32 = 2;
 
 #[derive(Debug, Clone, Copy)]
 pub struct KeptBlock {
@@ -41,30 +35,6 @@ pub struct KeptBlock {
     event: CuEvent,
     of: CuContext,
 }
-
-/// Device work that runs in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum StreamOrder {
-    Stream(CuStream),
-    /// A context's legacy default stream.
-    Legacy(CuContext),
-    /// A thread's default stream. The number is never reused.
-    Thread(u64, CuContext),
-    /// Gone or unknown.
-    Gone,
-}
-
-impl StreamOrder {
-    fn of(stream: CuStream, context: CuContext) -> StreamOrder {
-        match stream {
-            0 | LEGACY => StreamOrder::Legacy(context),
-            PER_THREAD_STREAM => StreamOrder::Thread(thread::number(), context),
-            stream => StreamOrder::Stream(stream),
-        }
-    }
-}
-
-const LEGACY: CuStream = 1;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolUsage {
@@ -77,7 +47,6 @@ pub struct PoolUsage {
 #[derive(Default)]
 struct PoolState {
     spare: Vec<KeptBlock>,
-    events: Vec<(CuContext, CuEvent)>,
     used: HashMap<usize, PoolUsage>,
     /// Pools for sharing or host memory, left to the driver.
     foreign: Vec<usize>,
@@ -96,9 +65,7 @@ fn inside<T>(body: impl FnOnce(&mut PoolState) -> T) -> T {
 /// Takes out a fitting block that this stream may use now.
 pub fn reuse(bytes: u64, stream: CuStream) -> Option<(CuDevicePtr, ManagedRange)> {
     let block = find(bytes, stream)?;
-    if block.event != 0 {
-        keep_event(block.of, block.event);
-    }
+    stream_order::unmark((block.event, block.of));
     Some((block.at, block.range))
 }
 
@@ -131,9 +98,7 @@ fn find(bytes: u64, stream: CuStream) -> Option<KeptBlock> {
         Some(inside.spare.remove(at))
     };
     let spare = inside(other)?;
-    // A capture may begin meanwhile.
-    // SAFETY: an event of our own.
-    if capture::relaxed(|| unsafe { calls::cuEventQuery(spare.event) }).ok() {
+    if stream_order::reached(spare.event) {
         return Some(spare);
     }
     inside(|inside| inside.spare.push(spare));
@@ -158,45 +123,6 @@ pub fn keep(at: CuDevicePtr, range: ManagedRange, stream: CuStream, (event, of):
     }
 }
 
-/// An event after a stream's work (0: none possible), and its context.
-pub type Mark = (CuEvent, CuContext);
-
-/// Marks the work on a stream before a free.
-pub fn mark(stream: CuStream) -> Result<Mark, CuResult> {
-    let context = queries::here().map_or(0, |(_, context)| context);
-    if capture::any() || context == 0 {
-        return Ok((0, context));
-    }
-    let kept = |inside: &mut PoolState| {
-        let at = inside.events.iter().position(|(of, _)| *of == context)?;
-        Some(inside.events.swap_remove(at).1)
-    };
-    let mut event = inside(kept).unwrap_or(0);
-    if event == 0 {
-        // SAFETY: valid out-parameter.
-        if !unsafe { calls::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
-            return Ok((0, context));
-        }
-    }
-    // SAFETY: our event, the job's stream.
-    let result = capture::relaxed(|| unsafe { calls::cuEventRecord(event, stream) });
-    if result.ok() {
-        return Ok((event, context));
-    }
-    keep_event(context, event);
-    // A stream of another context is not the job's error.
-    // SAFETY: as above.
-    let known = capture::relaxed(|| unsafe { calls::cuStreamQuery(stream) });
-    match known {
-        CuResult::SUCCESS | CuResult::NOT_READY => Ok((0, context)),
-        _ => Err(result),
-    }
-}
-
-fn keep_event(context: CuContext, event: CuEvent) {
-    inside(|inside| inside.events.push((context, event)));
-}
-
 /// Gives a device's kept blocks back. False if none, or during a capture.
 pub fn trim(device: i32) -> bool {
     if capture::any() {
@@ -214,9 +140,7 @@ pub fn trim(device: i32) -> bool {
 fn drop_blocks(which: impl FnOnce(&mut PoolState) -> Vec<KeptBlock>) -> bool {
     let blocks = inside(which);
     for block in &blocks {
-        if block.event != 0 {
-            keep_event(block.of, block.event);
-        }
+        stream_order::unmark((block.event, block.of));
         // The driver waits for the block's users.
         // SAFETY: no other code holds the block.
         let _ = capture::relaxed(|| unsafe { calls::cuMemFree_v2(block.at) });
@@ -267,8 +191,8 @@ pub fn stream_ending(stream: CuStream) {
 /// Handles an ended context; 0 = an unknown one.
 pub fn context_ended(context: CuContext) {
     let its = |of: CuContext| context == 0 || of == context;
+    stream_order::context_ended(context);
     inside(|inside| {
-        inside.events.retain(|(of, _)| !its(*of));
         for spare in &mut inside.spare {
             // Without an event a block may belong to any context.
             if its(spare.of) || spare.event == 0 {

@@ -405,6 +405,11 @@ pub fn reserve_in_time(at: DeviceNumber, bytes: u64) -> Option<Grant> {
     }
 }
 
+/// Bytes that the broker would have to grant for `bytes` more.
+pub fn lacks(at: DeviceNumber, bytes: u64) -> u64 {
+    devices::at(at).map_or(0, |session| session.admission.lacks(&session.link, bytes))
+}
+
 /// Bytes by which `bytes` more would exceed the job's quota.
 pub fn beyond(at: DeviceNumber, bytes: u64) -> u64 {
     devices::at(at).map_or(0, |session| session.admission.beyond(&session.link, bytes))

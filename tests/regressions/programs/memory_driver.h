@@ -18,6 +18,14 @@ typedef struct {
     unsigned char flags[8];
 } properties;
 
+// CUmemPoolProps.
+typedef struct {
+    int type, handle_types, place, device;
+    void *security;
+    size_t limit;
+    unsigned char rest[56];
+} pool_properties;
+
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
 
@@ -29,6 +37,11 @@ typedef struct {
     F(cuMemAlloc_v2, ptr *, size_t) F(cuMemFree_v2, ptr) F(cuMemAllocManaged, ptr *, size_t, unsigned) \
     F(cuMemAllocAsync, ptr *, size_t, handle) F(cuMemFreeAsync, ptr, handle) \
     F(cuMemAllocAsync_ptsz, ptr *, size_t, handle) F(cuMemFreeAsync_ptsz, ptr, handle) \
+    F(cuMemAllocFromPoolAsync, ptr *, size_t, handle, handle) F(cuDeviceGetDefaultMemPool, handle *, int) \
+    F(cuMemPoolCreate, handle *, const pool_properties *) F(cuMemPoolDestroy, handle) F(cuMemPoolTrimTo, handle, size_t) \
+    F(cuMemPoolGetAttribute, handle, int, void *) F(cuMemPoolSetAttribute, handle, int, void *) \
+    F(cuEventCreate, handle *, unsigned) F(cuEventRecord, handle, handle) F(cuStreamWaitEvent, handle, handle, unsigned) \
+    F(cuMemcpyDtoHAsync_v2, void *, ptr, size_t, handle) F(cuMemcpyHtoDAsync_v2, ptr, const void *, size_t, handle) \
     F(cuMemAllocPitch_v2, ptr *, size_t *, size_t, size_t, unsigned) \
     F(cuMemGetInfo_v2, size_t *, size_t *) F(cuMemHostAlloc, void **, size_t, unsigned) F(cuMemHostGetDevicePointer_v2, ptr *, void *, unsigned) \
     F(cuMemsetD8Async, ptr, unsigned char, size_t, handle) F(cuMemPrefetchAsync, ptr, size_t, int, handle) \
@@ -39,7 +52,7 @@ typedef struct {
     F(cuMemcpyDtoH_v2, void *, ptr, size_t) F(cuMemcpyHtoD_v2, ptr, const void *, size_t) F(cuMemcpyDtoDAsync_v2, ptr, ptr, size_t, handle) \
     F(cuMemGetAddressRange_v2, ptr *, size_t *, ptr) F(cuPointerGetAttribute, void *, int, ptr) F(cuIpcGetMemHandle, void *, ptr) \
     F(cuStreamBeginCapture_v2, handle, int) F(cuStreamEndCapture, handle, handle *) \
-    F(cuGraphInstantiateWithFlags, handle *, handle, uint64_t) F(cuGraphLaunch, handle, handle) \
+    F(cuGraphInstantiateWithFlags, handle *, handle, uint64_t) F(cuGraphLaunch, handle, handle) F(cuGraphDestroy, handle) \
     F(cuModuleLoad, handle *, const char *) F(cuModuleGetFunction, handle *, handle, const char *) \
     F(cuLaunchKernel, handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **) \
     F(cuLaunchKernel_ptsz, handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)

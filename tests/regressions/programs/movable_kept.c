@@ -31,6 +31,7 @@ static void counted(void) {
         MUST(cuMemFree_v2(one) != 0);
         OK(cuMemFreeAsync(two, stream));
         MUST(cuMemFreeAsync(two, stream) != 0);
+        OK(cuStreamSynchronize(stream));
         MUST(held() == 0);
     }
     // A free waits for the work of its context.
@@ -96,8 +97,11 @@ static void stays(const char *ready, const char *running) {
     ptr ordered, mapped;
     uint64_t physical;
     properties of = {.type = 1, .place = 1, .device = device};
+    pool_properties exported = {.type = 1, .handle_types = 1, .place = 1, .device = device};
+    handle pool;
     make();
-    OK(cuMemAllocAsync(&ordered, 32 * MIB, stream));
+    OK(cuMemPoolCreate(&pool, &exported));
+    OK(cuMemAllocFromPoolAsync(&ordered, 32 * MIB, pool, stream));
     OK(cuMemCreate(&physical, 4 * MIB, &of, 0));
     OK(cuMemAddressReserve(&mapped, 4 * MIB, 0, 0, 0));
     OK(cuMemMap(mapped, 4 * MIB, 0, physical, 0));

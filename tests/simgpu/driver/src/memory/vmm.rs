@@ -199,9 +199,10 @@ fn unmap(driver: &Driver, at: u64, size: u64) -> R {
         return Err(Error::INVALID_VALUE);
     }
     for (start, mapping) in gone {
-        moved::leaves(start, mapping.size);
+        let unhashed = moved::leaves(start, mapping.size);
         remove(start);
         space()?.unmap(start, mapping.size);
+        drop(unhashed);
         drop_use(driver, mapping.handle)?;
     }
     Ok(())

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use simgpu_device::lock::lock;
 
@@ -19,9 +19,11 @@ use super::table::find;
 /// The thread whose moves are hashed.
 const MOVER: &str = "weft-mover";
 
-struct Moved {
+pub(crate) struct Moved {
     size: u64,
     hash: u64,
+    /// The first thread that used memory while it was away. No error if its addresses are given up.
+    away: Option<String>,
 }
 
 /// Ranges that left, and whose return was not seen yet.
@@ -68,8 +70,12 @@ fn hash_of(at: u64, size: u64) -> u64 {
 
 /// A line with a range's hashes before and after (`-`: it was away), and the thread that uses it.
 fn tell(at: u64, moved: &Moved) {
-    let after = find(at).map_or("-".to_string(), |_| format!("{:x}", hash_of(at, moved.size)));
-    let (own, Moved { size, hash }, by) = (std::process::id(), moved, thread());
+    let after = match (find(at), &moved.away) {
+        (Some(_), None) => format!("{:x}", hash_of(at, moved.size)),
+        _ => "-".to_string(),
+    };
+    let (own, Moved { size, hash, away }) = (std::process::id(), moved);
+    let by = away.clone().unwrap_or_else(thread);
     let line = format!("{own} {at:x} {size} {hash:x} {after} {by}\n");
     if let Some(file) = file() {
         // In one write, so that lines of several processes do not mix.
@@ -77,17 +83,16 @@ fn tell(at: u64, moved: &Moved) {
     }
 }
 
-/// Notes that a mapped range is about to be unmapped.
-pub(crate) fn leaves(at: u64, size: u64) {
-    if file().is_none() {
-        return;
-    }
+/// Notes that a mapped range is about to be unmapped. No range is hashed until the answer is
+/// dropped.
+pub(crate) fn leaves(at: u64, size: u64) -> Option<MutexGuard<'static, BTreeMap<u64, Moved>>> {
+    file()?;
     let mut all = lock(&MOVED);
     if !moves() {
         if let Some(before) = all.remove(&at) {
             tell(at, &before);
         }
-        return;
+        return Some(all);
     }
     let hash = hash_of(at, size);
     match all.get(&at) {
@@ -95,9 +100,10 @@ pub(crate) fn leaves(at: u64, size: u64) {
         // the rest.
         Some(before) if before.hash != hash => tell(at, before),
         Some(_) => {}
-        None => drop(all.insert(at, Moved { size, hash })),
+        None => drop(all.insert(at, Moved { size, hash, away: None })),
     }
     ANY.store(true, Ordering::Release);
+    Some(all)
 }
 
 /// Notes that addresses are given up.
@@ -112,8 +118,13 @@ pub(crate) fn used(is_host_copy: bool) {
         return;
     }
     let mut all = lock(&MOVED);
-    for (at, moved) in std::mem::take(&mut *all) {
-        tell(at, &moved);
+    for (at, mut moved) in std::mem::take(&mut *all) {
+        if find(at).is_some() {
+            tell(at, &moved);
+        } else {
+            moved.away.get_or_insert_with(thread);
+            all.insert(at, moved);
+        }
     }
-    ANY.store(false, Ordering::Release);
+    ANY.store(!all.is_empty(), Ordering::Release);
 }
