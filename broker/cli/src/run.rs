@@ -157,7 +157,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
             }
             // Other jobs of this shell, or of this file, may have movable memory.
             if std::env::var_os(variable).is_some_and(|value| !value.is_empty()) {
-                text::warn(&format!(
+                text::warn(format!(
                     "{variable} is for movable memory only: this job has none without --backing movable"
                 ));
             }
