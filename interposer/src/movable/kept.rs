@@ -119,14 +119,14 @@ impl Freed {
 }
 
 #[derive(Debug)]
-struct KeptBlock {
+struct FreedBlock {
     start: CuDevicePtr,
     block: MovableBlock,
     freed: Freed,
     since: Ns,
 }
 
-impl KeptBlock {
+impl FreedBlock {
     fn pool(&self) -> PoolKey {
         self.block.pool.unwrap_or(NO_POOL)
     }
@@ -162,7 +162,7 @@ impl KeptBlock {
 
 #[derive(Debug)]
 struct KeptBlocks {
-    all: Vec<KeptBlock>,
+    all: Vec<FreedBlock>,
     pools: BTreeMap<PoolKey, PoolBlocks>,
 }
 
@@ -181,8 +181,8 @@ impl KeptBlocks {
     /// The place of a block that this stream may use now. With `waits`, the stream waits for it.
     fn find(&mut self, bytes: u64, pool: PoolKey, stream: CuStream, context: CuContext, waits: bool) -> Option<usize> {
         let order = StreamOrder::of(stream, context);
-        let fits = |kept: &KeptBlock| kept.pool() == pool && serves(kept.block.room, bytes);
-        let own = |kept: &KeptBlock| fits(kept) && kept.freed.order == order;
+        let fits = |kept: &FreedBlock| kept.pool() == pool && serves(kept.block.room, bytes);
+        let own = |kept: &FreedBlock| fits(kept) && kept.freed.order == order;
         if let Some(at) = self.all.iter().rposition(own) {
             return Some(at);
         }
@@ -203,7 +203,7 @@ impl KeptBlocks {
     }
 
     /// Takes out the unused blocks that `which` names.
-    fn unused(&mut self, mut which: impl FnMut(&KeptBlock) -> bool) -> Vec<KeptBlock> {
+    fn unused(&mut self, mut which: impl FnMut(&FreedBlock) -> bool) -> Vec<FreedBlock> {
         self.all
             .extract_if(.., |kept| which(kept) && kept.is_unused())
             .collect()
@@ -249,7 +249,7 @@ pub fn reuse(bytes: u64, pool: PoolKey, stream: CuStream, waits: bool) -> Option
         true => find(),
         false => in_context_of(stream, find),
     };
-    let KeptBlock {
+    let FreedBlock {
         start, block, freed, ..
     } = found.ok()?;
     if let Users::Before(event) = freed.users {
@@ -302,7 +302,7 @@ pub(super) fn keep(start: CuDevicePtr, block: MovableBlock, freed: Freed) {
         pool.used = pool.used.saturating_sub(block.bytes)
     });
     let since = clock::now();
-    kept.all.push(KeptBlock {
+    kept.all.push(FreedBlock {
         start,
         block,
         freed,
@@ -322,7 +322,7 @@ pub(super) fn keep(start: CuDevicePtr, block: MovableBlock, freed: Freed) {
 }
 
 /// Gives blocks back that no work uses.
-fn give_back(gone: Vec<KeptBlock>) {
+fn give_back(gone: Vec<FreedBlock>) {
     for kept in gone {
         if let Users::Before(event) = kept.freed.users {
             stream_order::unmark((event, kept.freed.of));
@@ -346,7 +346,7 @@ fn give_back_beyond(age: Ns, keep: impl Fn(PoolKey, &PoolBlocks) -> u64) {
     }
     let now = clock::now();
     let mut kept = lock(&KEPT);
-    kept.all.iter_mut().for_each(KeptBlock::mark);
+    kept.all.iter_mut().for_each(FreedBlock::mark);
     let mut beyond: BTreeMap<PoolKey, u64> = BTreeMap::new();
     for (key, pool) in &kept.pools {
         beyond.insert(*key, pool.reserved.saturating_sub(keep(*key, pool)));
@@ -380,8 +380,8 @@ pub fn make_room(enough: impl Fn() -> bool, waits: bool) {
     let deadline = clock::now() + WAIT_NS;
     while !enough() && !capture::any() {
         let mut kept = lock(&KEPT);
-        kept.all.iter_mut().for_each(KeptBlock::mark);
-        let unused = kept.all.iter().position(KeptBlock::is_unused);
+        kept.all.iter_mut().for_each(FreedBlock::mark);
+        let unused = kept.all.iter().position(FreedBlock::is_unused);
         let one = unused.map(|at| kept.all.remove(at));
         let waits = waits && kept.all.iter().any(|kept| matches!(kept.freed.users, Users::Before(_)));
         drop(kept);
@@ -430,7 +430,7 @@ pub fn pool_ended(pool: PoolKey) {
 /// Notes that a stream is about to end.
 pub(super) fn stream_ending(stream: CuStream) {
     let mut kept = lock(&KEPT);
-    let of_it = |kept: &&mut KeptBlock| kept.freed.order == StreamOrder::Stream(stream);
+    let of_it = |kept: &&mut FreedBlock| kept.freed.order == StreamOrder::Stream(stream);
     for kept in kept.all.iter_mut().filter(of_it) {
         kept.mark();
         kept.freed.order = StreamOrder::Gone;
@@ -439,11 +439,11 @@ pub(super) fn stream_ending(stream: CuStream) {
 
 /// Blocks that rest while their context may end: no thread queries its events.
 #[derive(Debug, Default)]
-pub struct RestingBlocks(Vec<KeptBlock>);
+pub struct RestingBlocks(Vec<FreedBlock>);
 
 /// Notes that a context may be about to end.
 pub(super) fn context_ending(context: CuContext) -> RestingBlocks {
-    let of_it = |kept: &mut KeptBlock| kept.freed.of == context;
+    let of_it = |kept: &mut FreedBlock| kept.freed.of == context;
     RestingBlocks(lock(&KEPT).all.extract_if(.., of_it).collect())
 }
 
