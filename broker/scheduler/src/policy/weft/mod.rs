@@ -136,15 +136,11 @@ impl Policy for Weft {
             Observed::Attached { slot, .. } => to.set_starves_at(slot, 0),
             Observed::GapUsed { slot, issued, now } => starvation::gap_used(to, slot, issued, now),
             Observed::Unprofiled { slot } => self.look_after_charges(to, slot),
-            Observed::ModeChanged { slot, before } => {
-                if before == Mode::Background || is_background(to.state(), slot) {
-                    self.look_after_charges(to, slot);
-                }
+            Observed::ModeChanged { slot, before } if before == Mode::Background || is_background(to.state(), slot) => {
+                self.look_after_charges(to, slot);
             }
-            Observed::Measured { slot, .. } | Observed::Bounded { slot, .. } => {
-                if is_background(to.state(), slot) {
-                    self.look_after_charges(to, slot);
-                }
+            Observed::Measured { slot, .. } | Observed::Bounded { slot, .. } if is_background(to.state(), slot) => {
+                self.look_after_charges(to, slot);
             }
             Observed::ForegroundIdle { .. } | Observed::WakeUpHint { .. } => self.look_after_open(to),
             Observed::Decides => {
