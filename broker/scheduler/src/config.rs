@@ -14,14 +14,14 @@ pub(crate) const US: Ns = 1_000;
 pub(crate) const MS: Ns = 1_000_000;
 
 /// Which policy decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
 pub enum PolicyName {
-    /// Gaps of the more important job are filled with kernels of the others (the paper's
-    /// BestPrioFit).
-    Fikit,
     /// Gaps are filled by quantiles of kernel times and gaps, conditioned on what ran before.
     #[default]
     Weft,
+    /// Gaps of the more important job are filled with kernels of the others (the paper's
+    /// BestPrioFit).
+    Fikit,
 }
 
 impl PolicyName {
@@ -45,7 +45,7 @@ impl fmt::Display for PolicyName {
 
 /// Error: no policy has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown policy {0:?}: choose weft or fikit")]
+#[error("unknown policy {0:?}: choose {names}", names = PolicyName::ALL.map(PolicyName::as_str).join(" or "))]
 pub struct UnknownPolicy(String);
 
 impl FromStr for PolicyName {
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn an_unknown_policy_is_told_with_the_choice() {
         let error = "fair".parse::<PolicyName>().unwrap_err().to_string();
-        assert_eq!(error, "unknown policy \"fair\": choose weft or fikit");
+        assert_eq!(error, "unknown policy \"fair\": choose fikit or weft");
     }
 
     #[test]

@@ -47,6 +47,10 @@ impl Core {
     /// Scheduler without clients.
     pub fn new(config: Config) -> Core {
         let policy = policy::by_name(config.policy);
+        Core::under(policy, config)
+    }
+
+    pub(crate) fn under(policy: Box<dyn Policy>, config: Config) -> Core {
         Core {
             state: SchedulerState::new(config, policy.traits().grants_by_clock),
             traits: policy.traits(),

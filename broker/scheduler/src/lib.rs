@@ -44,7 +44,8 @@
 //!
 //! # The place of a policy
 //!
-//! A simple policy is a file in `policy/`. One that learns is a folder with its models:
+//! A simple policy is a file in `policy/`, such as `policy/example.rs`. One that learns is a folder
+//! with its models:
 //!
 //! | `policy/weft/` | what it learns or computes |
 //! |---|---|

@@ -33,12 +33,13 @@ use serde::Serialize;
 use weft_engine::{Mode, SmLimits};
 use weft_player::job::Play;
 use weft_player::{ArrivalPattern, Jitter, PlayedJob, ProfileSource, Program};
+use weft_scheduler::PolicyName;
 use weft_trace_format::Trace;
 
 use crate::calibrated::{CalibratedDevice, LabSetting};
 use crate::compare::{CaseFigures, Fixture, KnownJob, Tuning};
 use crate::measure::Latency;
-use crate::rule::{COUNT, NamedRule, Rule, XSCHED};
+use crate::rule::{COUNT, Rule, XSCHED};
 use crate::{MS, Ns, US, generate};
 
 /// Rules that every pair runs under.
@@ -527,7 +528,12 @@ pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
     // After the seeds: a case keeps its seed, whichever other cases run.
     out.retain(|case: &Case| plan.held_back.holds(&case.jobs));
     if !plan.rules.is_empty() {
+        let is_new = |rule: &&Rule| matches!(rule, Rule::Core(_, None)) && !Rule::ALL.contains(rule);
         for case in &mut out {
+            // A new policy is in no case's list. It is compared with weft.
+            if case.rules.contains(&Rule::WEFT) {
+                case.rules.extend(plan.rules.iter().filter(is_new));
+            }
             case.rules.retain(|rule| plan.rules.contains(rule));
         }
     }
@@ -588,8 +594,8 @@ fn take_turns(cases: &mut [Case], seeds: &[u64]) {
 fn swept() -> Vec<Rule> {
     let mut rules = vec![Rule::Default, Rule::Exclusive];
     for bound in [50, 100, 200, 500, 1_000, 2_000, 4_000] {
-        rules.push(Rule::Core(NamedRule::Weft, Some(bound * US)));
-        rules.push(Rule::Core(NamedRule::Fikit, Some(bound * US)));
+        rules.push(Rule::Core(PolicyName::Weft, Some(bound * US)));
+        rules.push(Rule::Core(PolicyName::Fikit, Some(bound * US)));
     }
     rules.extend([0, 2, 5, 10, 20].map(Rule::Slowdown));
     for window in [1, 2, 4, 8, 16, 32] {

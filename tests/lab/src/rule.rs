@@ -17,7 +17,7 @@ use crate::{MS, Ns, US};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Rule {
     /// A policy of the broker's core, with this delay bound if it is not the default.
-    Core(NamedRule, Option<Ns>),
+    Core(PolicyName, Option<Ns>),
     /// weft, and the service is run with `--slowdown` of this many per cent.
     Slowdown(u32),
     /// The device without weft: slices, or turns kernel by kernel under MPS.
@@ -46,15 +46,6 @@ pub enum Rule {
     Timeslice,
 }
 
-/// A policy of the core, in a fixed order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum NamedRule {
-    /// The default.
-    Weft,
-    /// The paper's policy.
-    Fikit,
-}
-
 /// Windows and turns of the projects themselves. The count is four kernels: a background job has
 /// one that runs and some on their way.
 pub(crate) const XSCHED: usize = 16;
@@ -77,8 +68,6 @@ impl FromStr for Rule {
             return Ok(Rule::Slowdown(percent));
         }
         Ok(match text {
-            "weft" => Rule::Core(NamedRule::Weft, None),
-            "fikit" => Rule::Core(NamedRule::Fikit, None),
             "exclusive" => Rule::Exclusive,
             "timeslice" => Rule::Timeslice,
             "default" => Rule::Default,
@@ -91,7 +80,10 @@ impl FromStr for Rule {
             "orion" => Rule::Orion,
             "reef" => Rule::Reef,
             "tally" => Rule::Tally,
-            other => return Err(Unknown(other.to_string())),
+            other => match other.parse() {
+                Ok(policy) => Rule::Core(policy, None),
+                Err(_) => return Err(Unknown(other.to_string())),
+            },
         })
     }
 }
@@ -100,7 +92,7 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Rule::Core(named, bound) => {
-                f.write_str(named.policy().as_str())?;
+                f.write_str(named.as_str())?;
                 bound.map_or(Ok(()), |bound| write!(f, " {} us", bound / US))
             }
             Rule::Slowdown(percent) => write!(f, "weft {percent}%"),
@@ -123,20 +115,11 @@ impl fmt::Display for Rule {
     }
 }
 
-impl NamedRule {
-    fn policy(self) -> PolicyName {
-        match self {
-            NamedRule::Weft => PolicyName::Weft,
-            NamedRule::Fikit => PolicyName::Fikit,
-        }
-    }
-}
-
 impl Rule {
     /// All rules with the parameters of their projects.
     pub const ALL: [Rule; 14] = [
-        Rule::Core(NamedRule::Weft, None),
-        Rule::Core(NamedRule::Fikit, None),
+        Rule::Core(PolicyName::Weft, None),
+        Rule::Core(PolicyName::Fikit, None),
         Rule::Xsched(XSCHED),
         Rule::Count(COUNT),
         Rule::Nvshare(NVSHARE),
@@ -152,9 +135,9 @@ impl Rule {
     ];
 
     /// weft.
-    pub const WEFT: Rule = Rule::Core(NamedRule::Weft, None);
+    pub const WEFT: Rule = Rule::Core(PolicyName::Weft, None);
     /// The paper's policy.
-    pub const FIKIT: Rule = Rule::Core(NamedRule::Fikit, None);
+    pub const FIKIT: Rule = Rule::Core(PolicyName::Fikit, None);
 
     /// The launch control between jobs and device under this rule. `dilation`: see
     /// [`weft_player::Hosts::dilation`].
@@ -165,7 +148,7 @@ impl Rule {
             Rule::Core(named, bound) => {
                 let usual = Config::default();
                 let config = Config {
-                    policy: named.policy(),
+                    policy: named,
                     delay_bound: bound.unwrap_or(usual.delay_bound),
                     ..usual
                 };
