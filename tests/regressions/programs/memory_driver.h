@@ -61,6 +61,8 @@ FUNCTIONS(F)
 
 // Ends the program unless it is so.
 #define MUST(what) do { if (!(what)) { printf("line %d: not so: %s\n", __LINE__, #what); fflush(stdout); exit(1); } } while (0)
+// The same for what another thread may still be about to do: it has five seconds.
+#define SOON(what) do { for (int tries_ = 0; tries_ < 500 && !(what); tries_++) usleep(10000); MUST(what); } while (0)
 // Ends the program unless the call succeeds.
 #define OK(call) do { int code_ = (call); if (code_) { printf("line %d: %s: %d\n", __LINE__, #call, code_); fflush(stdout); exit(1); } } while (0)
 

@@ -162,7 +162,7 @@ static void rules(void) {
     OK(cuMemFree_v2(one));
     OK(cuMemFree_v2(of));
     OK(cuCtxSynchronize());
-    MUST(figure(pool, 5) == 0 && held() == 0);
+    SOON(figure(pool, 5) == 0 && held() == 0);
     // Peaks begin anew.
     MUST(figure(pool, 8) == 128 * MIB);
     OK(cuMemPoolSetAttribute(pool, 8, &zero));
@@ -178,12 +178,12 @@ static void rules(void) {
         OK(cuMemFreeAsync(two, stream[0]));
         OK(cuMemFreeAsync(three, stream[0]));
         OK(cuStreamSynchronize(stream[0]));
-        MUST(held() == 64 * MIB && figure(pool, 5) == 64 * MIB);
+        SOON(held() == 64 * MIB && figure(pool, 5) == 64 * MIB);
     }
     OK(cuMemPoolTrimTo(pool, 32 * MIB));
-    MUST(held() == 32 * MIB && figure(pool, 5) == 32 * MIB);
+    SOON(held() == 32 * MIB && figure(pool, 5) == 32 * MIB);
     OK(cuMemPoolSetAttribute(pool, 4, &zero));
-    MUST(held() == 0);
+    SOON(held() == 0);
     // Pools of the job's own. A destroyed one leaves the job what it has.
     OK(cuMemPoolCreate(&own, &plain));
     OK(cuMemAllocFromPoolAsync(&one, 32 * MIB, own, stream[0]));
@@ -193,10 +193,10 @@ static void rules(void) {
     OK(cuMemPoolDestroy(own));
     OK(cuMemsetD8Async(one, 7, 32 * MIB, stream[0]));
     OK(cuStreamSynchronize(stream[0]));
-    MUST(held() == 32 * MIB);
+    SOON(held() == 32 * MIB);
     OK(cuMemFreeAsync(one, stream[0]));
     OK(cuStreamSynchronize(stream[0]));
-    MUST(held() == 0);
+    SOON(held() == 0);
     // Its memory may be shared with other processes, and stays the driver's.
     OK(cuMemPoolCreate(&shared, &exported));
     OK(cuMemAllocFromPoolAsync(&one, 32 * MIB, shared, stream[0]));
@@ -221,7 +221,7 @@ static void rules(void) {
     OK(cuMemFreeAsync(two, stream[1]));
     held();
     OK(cuStreamSynchronize(stream[1]));
-    MUST(held() == 0 && figure(pool, 5) == 0);
+    SOON(held() == 0 && figure(pool, 5) == 0);
     // Memory of cuMemAlloc is freed in order too.
     OK(cuMemAlloc_v2(&one, 32 * MIB));
     work(1);
@@ -229,13 +229,13 @@ static void rules(void) {
     MUST(cuStreamQuery(stream[1]) != 0 && held() == 32 * MIB);
     *word = 1;
     OK(cuStreamSynchronize(stream[1]));
-    MUST(held() == 0);
+    SOON(held() == 0);
     // A stream that ends leaves its blocks to others, after its work.
     OK(cuMemAllocAsync(&one, 32 * MIB, stream[1]));
     OK(cuMemFreeAsync(one, stream[1]));
     OK(cuStreamDestroy_v2(stream[1]));
     OK(cuCtxSynchronize());
-    MUST(held() == 0);
+    SOON(held() == 0);
 }
 
 int main(int count, char **arguments) {
