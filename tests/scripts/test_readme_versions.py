@@ -16,6 +16,7 @@ PACKAGES = {
     "JAX": ("jax", "jax"),
     "TensorFlow": ("tensorflow", "tensorflow"),
     "XGBoost": ("xgboost", "xgboost"),
+    "CatBoost": ("catboost", "catboost"),
     "Faiss": ("faiss", "faiss-gpu-cu12"),
     "Warp": ("warp", "warp-lang"),
     "ONNX Runtime": ("onnx", "onnxruntime-gpu"),
