@@ -27,7 +27,7 @@ PATIENCE = 60.0
 # Packages that a phase or a client may need.
 PACKAGES = [
     "torch", "torchvision", "transformers", "timm", "diffusers", "triton", "cupy", "numba", "tinygrad", "jax", "onnxruntime", "onnx",
-    "numpy", "cuda", "ctranslate2", "vllm", "cyllama",
+    "numpy", "cuda", "ctranslate2", "vllm", "cyllama", "tensorflow", "xgboost", "catboost", "faiss", "warp",
 ]  # fmt: skip
 
 # The name of NVIDIA's MPS program, and its folders if it is not on the path.

@@ -14,6 +14,11 @@ PACKAGES = {
     "Numba": ("torch", "numba"),
     "tinygrad": ("torch", "tinygrad"),
     "JAX": ("jax", "jax"),
+    "TensorFlow": ("tensorflow", "tensorflow"),
+    "XGBoost": ("xgboost", "xgboost"),
+    "CatBoost": ("catboost", "catboost"),
+    "Faiss": ("faiss", "faiss-gpu-cu12"),
+    "Warp": ("warp", "warp-lang"),
     "ONNX Runtime": ("onnx", "onnxruntime-gpu"),
     "transformers": ("hf", "transformers"),
     "vLLM with sleep mode": ("vllm", "vllm"),
@@ -26,7 +31,7 @@ def rows():
     """client -> version, of README's table."""
     table = (ROOT / "README.md").read_text().split("## Tested with")[1].split("##")[0]
     found = {}
-    for line in re.findall(r"^\| ([^|]+) \| ([\d., ]+) \|", table, re.MULTILINE):
+    for line in re.findall(r"^\| ([^|]+) \| ([\w., ]+) \|", table, re.MULTILINE):
         names, versions = (part.split(", ") for part in line)
         if len(names) == len(versions):
             found |= dict(zip(names, versions))

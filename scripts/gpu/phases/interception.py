@@ -55,7 +55,7 @@ BESIDE = {
 # Clients that query the free memory, or take all of it: no other client runs at the same time. The
 # first set runs before the other clients, the second set after them.
 ALONE_BEFORE = {"patterns"}
-ALONE_AFTER = {"torch-oom", "jax", "jax-tuning", "vllm", "vllm-compiled", "nccl"}
+ALONE_AFTER = {"torch-oom", "jax", "jax-tuning", "tensorflow", "vllm", "vllm-compiled", "nccl"}
 
 # Most valuable first, in case time runs short. The others follow in the order of clients.toml.
 FIRST = [

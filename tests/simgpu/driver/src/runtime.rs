@@ -26,7 +26,8 @@ use crate::callback;
 use crate::context;
 use crate::context::current::{self, by_handle};
 use crate::device::{self, VERSION};
-use crate::module::MODULES;
+use crate::module::image::Image;
+use crate::module::{MODULES, module_api};
 use crate::state;
 
 /// Tables by identity. Tables that are not here are refused, which every runtime accepts: those
@@ -55,6 +56,13 @@ const SETTING: [u8; 16] = *b"\xcd\x3e\xa2\xc6\x70\x76\xdb\x4b\x88\x2e\x52\xae\x6
 
 /// The self-test's key, published by ZLUDA as the value of its first pass.
 const KEY: [u8; 16] = *b"\x14\x6A\xDD\xAE\x53\xA9\xA7\x52\xAA\x08\x41\x36\x0B\xF5\x5A\x9F";
+
+/// The self-test's fixed answers for versions that end in 0 and 1, published by ZLUDA, too. The
+/// runtime of CUDA 11 compares them.
+const KNOWN: [[u8; 16]; 2] = [
+    *b"\x5c\x67\xcb\x03\x1c\x18\x41\x33\xe8\xd1\x4c\x1f\xaa\x83\xd3\x8e",
+    *b"\x5c\x67\xcb\x03\x1c\x18\x41\x18\xe8\xd1\x4c\x1f\xaa\x83\xd3\x8e",
+];
 
 type Slot = usize;
 
@@ -103,6 +111,8 @@ fn tables() -> &'static Tables {
     TABLES.get_or_init(|| Tables {
         interface: sized(&[
             (2, primary_context as *const () as Slot),
+            (6, module_of as *const () as Slot),
+            (7, nothing as *const () as Slot),
             (12, nothing as *const () as Slot),
         ]),
         hooks: sized(&[
@@ -178,6 +188,11 @@ extern "C" fn each_function(context: Handle, module: Handle, visit: usize, data:
     };
     let done: R = all();
     u32::from(done.is_ok())
+}
+
+/// Loads a fat binary as a module, as the runtime of CUDA 11 does for a program's kernels.
+extern "C" fn module_of(module: Out<Handle>, image: usize) -> u32 {
+    code(Image::at(image, false).and_then(|image| module_api::load(module, image)))
 }
 
 /// The primary context's handle, without retaining it.
@@ -260,6 +275,9 @@ extern "C" fn context_number(context: Handle, number: Out<u64>) -> u32 {
 /// Answers the runtime's self-test: a code over the identity of the process, the thread, the tables
 /// and the devices.
 extern "C" fn self_test(version: u32, seconds: u64, answer: Out<[u8; 16]>) -> u32 {
+    if let Some(known) = KNOWN.get(version as usize % 10) {
+        return code(answer.set(*known));
+    }
     let tables = tables();
     // SAFETY: takes no argument and cannot fail.
     let thread = unsafe { libc::pthread_self() };

@@ -144,7 +144,7 @@ impl Function {
     pub(crate) fn dynamic_for(&self, blocks: u32) -> u32 {
         let each = (model().shared_per_processor / blocks.max(1)) & !127;
         each.saturating_sub(limits::SHARED_RESERVED + self.kernel.shared)
-            .min(model().shared_optin)
+            .min(self.max_dynamic_shared())
     }
 
     /// `cuFuncGetAttribute`.

@@ -12,10 +12,10 @@
 pub(crate) mod fault;
 pub(crate) mod function;
 mod function_api;
-mod image;
+pub(crate) mod image;
 mod library_api;
 mod link_api;
-mod module_api;
+pub(crate) mod module_api;
 mod occupancy;
 
 use std::collections::HashMap;

@@ -9,7 +9,8 @@ use crate::module::image::Image;
 use crate::module::{MODULES, Module, unload};
 use crate::state;
 
-fn load(out: Out<Handle>, image: Image) -> R {
+/// Loads code into the current context.
+pub(crate) fn load(out: Out<Handle>, image: Image) -> R {
     let context = current::get()?;
     let image = image.check()?;
     // Unlike a library's, a module's image must be usable at once.

@@ -279,7 +279,12 @@ fn launches_that_no_device_takes_are_refused() {
             client::INVALID_VALUE,
             "more than a block has without asking"
         );
+        let mut most = 0;
+        ok!(cu.cuOccupancyAvailableDynamicSMemPerBlock(&mut most, fill, 1, 32));
+        assert_eq!(most, 48 << 10, "no more than a launch takes");
         ok!(cu.cuFuncSetAttribute(fill, 8, 100_000));
+        ok!(cu.cuOccupancyAvailableDynamicSMemPerBlock(&mut most, fill, 1, 32));
+        assert_eq!(most, 100_000);
         assert_eq!(launch(fill, 1, 32, 100_000), client::SUCCESS);
         assert_eq!(launch(fill + 16 * 1000, 1, 32, 0), client::INVALID_HANDLE);
         assert_eq!(

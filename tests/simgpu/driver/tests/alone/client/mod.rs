@@ -138,6 +138,7 @@ api! {
     fn cuFuncSetAttribute(function: Handle, attribute: u32, value: i32);
     fn cuFuncGetName(name: *mut *const std::ffi::c_char, function: Handle);
     fn cuFuncGetParamInfo(function: Handle, at: usize, offset: *mut usize, size: *mut usize);
+    fn cuOccupancyAvailableDynamicSMemPerBlock(bytes: *mut usize, function: Handle, blocks: i32, threads: i32);
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut i32, function: Handle, threads: i32, shared: usize);
     fn cuLaunchKernel(function: Handle, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle, params: *const *const u8, extra: *const usize);
     fn cuLaunchKernelEx(config: *const Config, function: Handle, params: *const *const u8, extra: *const usize);
