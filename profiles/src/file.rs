@@ -38,6 +38,7 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, NotRead> {
 /// Replaces a file atomically: writes, flushes and renames a new one. After a full disk, a kill or
 /// a power cut the old file remains. `mode` are the permissions, limited by the umask.
 pub(crate) fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    is_regular(path)?;
     let (temporary, file) = beside(path, mode)?;
     write_whole(file, write)
         .and_then(|()| fs::rename(&temporary, path))
@@ -51,12 +52,19 @@ pub(crate) fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> i
     Ok(())
 }
 
+/// Error: something other than a regular file is at `path`. A rename would remove a device.
+fn is_regular(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(there) if there.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(there) if !there.is_file() => Err(io::Error::other("it is no regular file")),
+        _ => Ok(()),
+    }
+}
+
 /// Checks that a file could be written at `path`: makes a file in the same directory and removes
 /// it.
 pub(crate) fn could_replace(path: &Path) -> io::Result<()> {
-    if path.is_dir() {
-        return Err(io::ErrorKind::IsADirectory.into());
-    }
+    is_regular(path)?;
     let (temporary, _) = beside(path, 0o600)?;
     fs::remove_file(temporary)
 }
@@ -105,5 +113,16 @@ mod tests {
             replace(&path, 0o600, |file| file.write_all(text.as_bytes())).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn what_is_no_regular_file_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(could_replace(&path).is_err());
+        assert!(replace(&path, 0o600, |file| file.write_all(b"x")).is_err());
+        assert!(!fs::metadata(&path).unwrap().is_file());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nor is anything left");
     }
 }

@@ -102,8 +102,10 @@ pub enum EvidenceOption {
 
 /// Assembles the environment of a job under weft.
 pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
-    let weft = libraries::find_weft()
-        .context("libweft.so is not next to the weft command (set WEFT_LIBRARY=/path/to/libweft.so)")?;
+    let weft = libraries::find_weft().with_context(|| match std::env::var_os("WEFT_LIBRARY") {
+        Some(named) if !named.is_empty() => format!("WEFT_LIBRARY={} is no shared library", named.display()),
+        _ => "libweft.so is not next to the weft command (set WEFT_LIBRARY=/path/to/libweft.so)".to_owned(),
+    })?;
     let (links, made) = links(&weft, places)?;
     let driver = libraries::find_driver(Some(&weft));
     let mut environment = Environment {

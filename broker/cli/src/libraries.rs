@@ -43,7 +43,7 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
 /// weft's library: `WEFT_LIBRARY`, else next to this program, else in `../lib/weft` or `../lib`.
 pub fn find_weft() -> Option<PathBuf> {
     if let Some(named) = env::var_os("WEFT_LIBRARY").filter(|value| !value.is_empty()) {
-        return fs::canonicalize(named).ok();
+        return fs::canonicalize(named).ok().filter(|path| is_library(path));
     }
     let program = env::current_exe().ok()?;
     let directory = program.parent()?;
@@ -53,6 +53,14 @@ pub fn find_weft() -> Option<PathBuf> {
         .iter()
         .map(|folder| directory.join(folder).join(WEFT))
         .find_map(|path| fs::canonicalize(path).ok())
+}
+
+/// Whether a file is a program or a shared library, by its first bytes. A job with anything else
+/// preloaded starts with the linker's error messages, or not at all.
+fn is_library(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && magic == *b"\x7fELF"
 }
 
 /// Newest glibc version that a library needs (major, minor), from the version names among its

@@ -138,6 +138,9 @@ pub fn record(wanted: &TraceWindow) -> Result<ExitCode> {
 /// Whether a file can be written; an existing one is not changed.
 pub fn writable(file: &Path) -> std::io::Result<()> {
     let there = file.exists();
+    if there && !file.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
+    }
     fs::File::options().append(true).create(true).open(file)?;
     match there {
         true => Ok(()),

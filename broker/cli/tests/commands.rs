@@ -105,6 +105,29 @@ fn the_device_is_told_of_jobs_that_matter_less() {
 }
 
 #[test]
+fn a_job_is_not_started_with_a_library_that_is_none() {
+    let home = Home::new();
+    let script = home.path().join("job.py");
+    std::fs::write(&script, "import torch").expect("written");
+    for wrong in [home.path(), script.as_path(), std::path::Path::new("/nonexistent.so")] {
+        let mut command = home.weft();
+        let output = command.env("WEFT_LIBRARY", wrong).args(["run", "--", "echo", "began"]);
+        let output = output.output().expect("ran");
+        let said = text(&output.stderr);
+        assert_eq!(
+            (output.status.code(), text(&output.stdout).as_ref()),
+            (Some(1), ""),
+            "{said}"
+        );
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(
+            said.contains(&format!("WEFT_LIBRARY={} is no shared library", wrong.display())),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn mistakes_are_one_line() {
     let home = Home::new();
     for (arguments, code) in [

@@ -58,6 +58,8 @@ pub(super) struct GapHolder {
     /// Forced launches of the less important job, and those while the other one worked.
     forced: u64,
     behind: u64,
+    /// Whether the other one works now.
+    works: bool,
 }
 
 impl GapHolder {
@@ -65,6 +67,7 @@ impl GapHolder {
     /// background job that works now.
     pub(super) fn take(&mut self, forced: u64, holder: Option<(String, u8)>) {
         let new = forced.saturating_sub(std::mem::replace(&mut self.forced, forced));
+        self.works = holder.is_some();
         if let Some((name, priority)) = holder {
             (self.name, self.priority) = (name, priority);
             self.behind += new;
@@ -187,23 +190,27 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
         };
         say(WarningKind::WrongProfile, format!("{trouble}{advice}"));
     }
-    let forced_part = match span {
-        WarningSpan::Now => 0.0,
-        WarningSpan::WholeJob => LONG_PART,
-    };
-    if client.waits_expired as f64 > launched as f64 * forced_part {
+    let holder = facts.holder;
+    // Forced by a job that has ended or is paused.
+    let is_past = span == WarningSpan::Now && holder.is_cause() && !holder.works;
+    if client.waits_expired as f64 > launched as f64 * LONG_PART && !is_past {
         let forced = format!(
             "{} passed the gate without credit, in runs whose first launch had waited {} (--longest-wait)",
             count(client.waits_expired, "launch", "launches"),
             duration(bounds.longest_wait),
         );
-        let holder = facts.holder;
         match holder.is_cause() {
             true => say(
                 WarningKind::Outranked,
                 format!(
                     "{} (priority {}) has the gaps first, and this job (priority {}) gets what is left, at least the minimum share: {forced}; with one priority they have equal parts (weft set), or use another GPU",
                     holder.name, holder.priority, client.priority,
+                ),
+            ),
+            false if facts.allowed == 0.0 => say(
+                WarningKind::ForcedLaunches,
+                format!(
+                    "{forced}: the foreground job allows no slowdown, so hardly a gap has room for them; allow it some (weft set --slowdown 1%), or use another GPU"
                 ),
             ),
             false => say(
@@ -220,7 +227,7 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
         let advice = match (facts.has_no_profile(), facts.switches) {
             (true, _) => "give it a profile",
             (false, true) => "each switch between processes delays it: restart the jobs with weft run --mps on",
-            (false, false) => "give the background jobs a profile, or fewer or shorter kernels",
+            (false, false) => "use fewer or shorter kernels in the background jobs, and profiles for those without one",
         };
         say(
             WarningKind::OverSlowdown,
@@ -383,7 +390,7 @@ mod tests {
         let bad = ClientStatus {
             mode: "foreground".to_string(),
             profile_trouble: Some("profile x knows 0 of 22 kernels".to_string()),
-            waits_expired: 3,
+            waits_expired: 11,
             launches: 1_000,
             ..ClientStatus::default()
         };
@@ -546,17 +553,20 @@ mod tests {
                 switches: false,
                 holder,
             };
-            of_client(&facts, WarningSpan::Now, &BOUNDS).remove(0)
+            of_client(&facts, WarningSpan::Now, &BOUNDS).pop()
         };
         // No gap had room.
         holder.take(20, None);
         holder.take(30, Some(("nightly.py".to_string(), 3)));
-        assert_eq!(said(&holder).kind, WarningKind::ForcedLaunches);
+        assert_eq!(said(&holder).expect("one").kind, WarningKind::ForcedLaunches);
         holder.take(41, Some(("nightly.py".to_string(), 3)));
-        let outranked = said(&holder);
+        let outranked = said(&holder).expect("one");
         assert_eq!(outranked.kind, WarningKind::Outranked);
         let words = "train.py: nightly.py (priority 3) has the gaps first, and this job (priority 5) gets what is left";
         assert!(outranked.text.starts_with(words), "{}", outranked.text);
+        // It has ended, or is paused.
+        holder.take(41, None);
+        assert_eq!(said(&holder), None);
     }
 
     #[test]
