@@ -66,9 +66,10 @@ fn another_trace_misses_the_published_figures_and_says_so() {
         assert_eq!(figure["met"], false);
     }
     let policies = results["policies"].as_array().unwrap();
-    // Fifteen on each of three trials, twelve on each of three other loads, six on links, eleven
-    // on gangs that are spread, and seven placements on each of four trials.
-    assert_eq!(policies.len(), 15 * 3 + 12 * 3 + 6 + 11 + 7 * 4);
+    // Fifteen on each of three trials, twelve on each of three other loads, six on links and at
+    // each of four rates, eleven on gangs that are spread, and seven placements on each of four
+    // trials.
+    assert_eq!(policies.len(), 15 * 3 + 12 * 3 + 6 * 5 + 11 + 7 * 4);
     // For every claim and comparison some result exists.
     let claims = results["claims"].as_array().unwrap();
     assert_eq!(claims.iter().filter(|claim| claim["verdict"] == "not tried").count(), 0);

@@ -92,23 +92,26 @@ impl Device16 {
     }
 
     /// Does once the work of the daemon: it takes what is not held, and moves what is lent if a
-    /// waiter can begin then.
+    /// waiter can begin with both.
     fn serve(&mut self) {
         self.note();
         self.give(self.machine.gives_up_for_waiters());
         self.tell(Event::Tick);
         let view = self.machine.view();
         let Some(waiter) = view.waiting.first() else { return };
-        let lent = |job: &u64| {
-            self.machine
-                .yields(Job(*job), (waiter.ask.priority, RoomNeed::Request, self.now))
+        let (need, on) = ((waiter.ask.priority, RoomNeed::Request, self.now), DeviceId(0));
+        let unheld = self.machine.all_unheld(on, waiter.ask.job, waiter.ask.priority);
+        let unheld: BTreeMap<Job, u64> = unheld.collect();
+        let lent = |job: Job| {
+            let kept = unheld.get(&job).copied().unwrap_or(0);
+            self.machine.yields(job, need).saturating_sub(kept)
         };
         let movable = self.jobs.iter().filter(|(_, of)| of.movable).map(|(job, _)| *job);
         let lenders: Vec<(u64, u64)> = movable
-            .map(|job| (job, lent(&job)))
+            .map(|job| (job, lent(Job(job))))
             .filter(|(_, bytes)| *bytes > 0)
             .collect();
-        let lacks = waiter.needs.saturating_sub(waiter.free);
+        let lacks = waiter.needs.saturating_sub(waiter.free + unheld.values().sum::<u64>());
         if lacks > 0 && lenders.iter().map(|(_, bytes)| bytes).sum::<u64>() >= lacks {
             for (job, bytes) in lenders {
                 // All of it is on the host.
