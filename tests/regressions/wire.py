@@ -96,10 +96,11 @@ def forecast(which, period, uses, ends=True):
     return say(number(6) + number(which) + number(period) + number(len(uses)) + listed + truth(ends))
 
 
-def wants(uuid, total, *, further=0, devices=1, memory=None, duration=None, gang="", processes=1, user="", managed=False, either=False, host=None, runs=None):
+def wants(uuid, total, *, further=0, devices=1, memory=None, duration=None, gang="", processes=1, user="", managed=False, either=False, host=None, runs=None, limit=None):
     """May it begin?"""
     said = [number(9), text(uuid), number(total), number(further), number(devices), option(memory, number), option(duration, text), text(gang)]
-    return say(b"".join([*said, number(processes), text(user), truth(managed), truth(either), option(host, number), option(runs, number)]))
+    said += [number(processes), text(user), truth(managed), truth(either), option(host, number), option(runs, number)]
+    return say(b"".join([*said, option(limit, number)]))
 
 
 def more(size, patience):
