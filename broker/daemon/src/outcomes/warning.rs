@@ -496,7 +496,7 @@ mod tests {
         }
         let over = said(&of(lost(0.04, 100)));
         assert_eq!(over[0].kind, WarningKind::OverSlowdown);
-        let words = "resnet-prod: background jobs slowed it down by 4 %, and 1 % is allowed; give the background";
+        let words = "resnet-prod: background jobs slowed it down by 4 %, and 1 % is allowed; use fewer";
         assert!(over[0].text.starts_with(words), "{}", over[0].text);
         // Lateness at its requests has precedence.
         let felt = Outcome {
