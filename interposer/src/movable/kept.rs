@@ -351,15 +351,17 @@ fn give_back_beyond(age: Ns, keep: impl Fn(PoolKey, &PoolBlocks) -> u64) {
     for (key, pool) in &kept.pools {
         beyond.insert(*key, pool.reserved.saturating_sub(keep(*key, pool)));
     }
-    let gone = kept.unused(|kept| match beyond.get_mut(&kept.pool()) {
-        None => true,
+    // Each block asks the driver once.
+    let goes = |kept: &mut FreedBlock| match beyond.get_mut(&kept.pool()) {
+        None => kept.is_unused(),
         Some(beyond) => {
             *beyond > 0 && now.saturating_sub(kept.since) >= age && kept.is_unused() && {
                 *beyond = beyond.saturating_sub(kept.block.room);
                 true
             }
         }
-    });
+    };
+    let gone = kept.all.extract_if(.., goes).collect();
     drop(kept);
     give_back(gone);
 }

@@ -17,30 +17,8 @@ struct Bounded {
     movable: bool,
 }
 
-/// A machine with one device, and a daemon that moves memory at once.
-struct Device16 {
-    machine: Admission,
-    now: Ns,
-    jobs: BTreeMap<u64, Bounded>,
-}
-
-impl Device16 {
-    fn new() -> Device16 {
-        let mut new = Device16 {
-            machine: Admission::new(AdmissionConfig::default()),
-            now: 0,
-            jobs: BTreeMap::new(),
-        };
-        new.tell(device(0, DEVICE_BYTES));
-        new
-    }
-
-    fn tell(&mut self, event: Event) -> Vec<Decision> {
-        let mut out = Vec::new();
-        self.machine.handle(self.now, event, &mut out);
-        out
-    }
-
+/// With a daemon that moves memory at once.
+impl Device16<Bounded> {
     fn asks(&mut self, job: u64, request: u64, limit: u64, movable: bool) {
         let mut ask = ask(job, 1, request, 600);
         ask.need.limit = Some(limit);
@@ -56,10 +34,6 @@ impl Device16 {
         );
         self.tell(Event::Asks(ask));
         self.serve();
-    }
-
-    fn share(&self, job: u64) -> Option<u64> {
-        self.machine.share(Job(job)).map(|(_, share)| share)
     }
 
     fn takes(&mut self, job: u64, bytes: u64) -> bool {

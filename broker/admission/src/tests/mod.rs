@@ -41,6 +41,35 @@ fn device(id: u32, memory: u64) -> Event {
     })
 }
 
+/// A machine with one device of 16 GB, and its jobs by a test's own books.
+struct Device16<J> {
+    machine: Admission,
+    now: Ns,
+    jobs: BTreeMap<u64, J>,
+}
+
+impl<J> Device16<J> {
+    fn new() -> Device16<J> {
+        let mut new = Device16 {
+            machine: Admission::new(AdmissionConfig::default()),
+            now: 0,
+            jobs: BTreeMap::new(),
+        };
+        new.tell(device(0, 16 * GB));
+        new
+    }
+
+    fn tell(&mut self, event: Event) -> Vec<Decision> {
+        let mut out = Vec::new();
+        self.machine.handle(self.now, event, &mut out);
+        out
+    }
+
+    fn share(&self, job: u64) -> Option<u64> {
+        self.machine.share(Job(job)).map(|(_, share)| share)
+    }
+}
+
 fn ask(job: u64, user: u32, peak: u64, seconds: u64) -> Ask {
     Ask {
         job: Job(job),

@@ -13,30 +13,8 @@ struct Held {
     began: u64,
 }
 
-/// A machine with one device, and the memory that its jobs hold.
-struct Device16 {
-    machine: Admission,
-    now: Ns,
-    jobs: BTreeMap<u64, Held>,
-}
-
-impl Device16 {
-    fn new() -> Device16 {
-        let mut new = Device16 {
-            machine: Admission::new(AdmissionConfig::default()),
-            now: 0,
-            jobs: BTreeMap::new(),
-        };
-        new.tell(device(0, 16 * GB));
-        new
-    }
-
-    fn tell(&mut self, event: Event) -> Vec<Decision> {
-        let mut out = Vec::new();
-        self.machine.handle(self.now, event, &mut out);
-        out
-    }
-
+/// With the memory that its jobs hold.
+impl Device16<Held> {
     fn asks(&mut self, job: u64, peak: u64, priority: u8, declared: bool) {
         let ask = Ask {
             priority,
@@ -51,10 +29,6 @@ impl Device16 {
         self.jobs.insert(job, held);
         self.tell(Event::Asks(ask));
         self.serve();
-    }
-
-    fn share(&self, job: u64) -> Option<u64> {
-        self.machine.share(Job(job)).map(|(_, share)| share)
     }
 
     /// Reports the memory that undeclared jobs hold, as the daemon does before it takes back.
