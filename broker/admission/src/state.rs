@@ -336,13 +336,14 @@ impl Admission {
         if running.present <= running.ask.need.processes {
             return;
         }
-        running.ask.need.processes = running.present;
-        // Its context comes from free memory, else from the job's own share.
+        // Its context comes from free memory, else from the job's own share. Then the need stays,
+        // so that the job still fits when it resumes.
         let device = running.device;
         let context = self.devices.get(&device).map_or(0, |device| device.context);
         if self.fits_more(device, context)
             && let Some(running) = self.running.get_mut(&job)
         {
+            running.ask.need.processes = running.present;
             running.share += context;
         }
     }

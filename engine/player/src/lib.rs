@@ -22,7 +22,7 @@
 //! use weft_kernel_id::KernelId;
 //! use weft_player::{LaunchControl, MachineRun, MachineSetup, PlayError, PlayedJob, Program};
 //! use weft_scheduler::Config;
-//! use weft_trace_format::{AwaitedWork, Call, Kernel, Operation, Step, Trace};
+//! use weft_trace_format::{AwaitedWork, Call, Operation, Step, Trace, TracedKernel};
 //!
 //! /// A request of this many launches of one kernel, and a wait for the last.
 //! fn trace(name: &str, launches: usize, duration: u64, think: u64) -> Trace {
@@ -33,7 +33,7 @@
 //!     Trace {
 //!         name: name.to_string(),
 //!         launch_cost: 5_000,
-//!         kernels: vec![Kernel::of(KernelId::new(1, name, [1, 1, 1], [256, 1, 1], 0))],
+//!         kernels: vec![TracedKernel::of(KernelId::new(1, name, [1, 1, 1], [256, 1, 1], 0))],
 //!         steps: vec![Step { think, operations }],
 //!         ..Trace::default()
 //!     }

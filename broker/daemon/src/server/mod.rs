@@ -19,7 +19,7 @@
 //!         }
 //!     }
 //! }
-//! # Ok::<(), weft_protocol::transport::Error>(())
+//! # Ok::<(), weft_protocol::transport::TransportError>(())
 //! ```
 //!
 //! A broker that serves many users ([`Door::Shared`](crate::base::options::Door::Shared)) trusts
