@@ -55,8 +55,10 @@ pub(super) struct ClientState {
     pub untouched: Ns,
     /// Its last rest, ns. 0: it has taken credit since.
     pub rest: Ns,
-    /// End of its rest. It is not queued before.
+    /// End of its rest, or 0. It is not queued before.
     pub rests_until: Ns,
+    /// Whether it takes no credit: it has been idle for a while, or rested.
+    pub away: bool,
     /// Since when its credit word is empty.
     pub emptied_at: Option<Ns>,
     pub attached_at: Ns,
@@ -175,6 +177,7 @@ impl ClientState {
             untouched: 0,
             rest: 0,
             rests_until: 0,
+            away: false,
             emptied_at: None,
             attached_at: now,
             granted_at: now,
@@ -221,10 +224,10 @@ impl ClientState {
         }
     }
 
-    /// Notes that its process runs: it came to the gate or took credit. Returns whether it rested.
+    /// Notes that its process runs: it came to the gate or took credit. Returns whether it was away.
     pub(super) fn lives(&mut self) -> bool {
-        (self.untouched, self.rest) = (0, 0);
-        std::mem::take(&mut self.rests_until) > 0
+        (self.untouched, self.rest, self.rests_until) = (0, 0, 0);
+        std::mem::take(&mut self.away)
     }
 
     /// Takes in that a revocation is over. Returns when it was ordered.

@@ -39,8 +39,6 @@ pub struct Core {
     turns: TurnScheduler,
     now: Ns,
     wake: Option<Ns>,
-    /// Clients that take no credit and wait outside the queue.
-    resting: Vec<ClientSlot>,
 }
 
 impl Core {
@@ -58,7 +56,6 @@ impl Core {
             turns: TurnScheduler::default(),
             now: 0,
             wake: None,
-            resting: Vec::new(),
         }
     }
 
@@ -618,25 +615,21 @@ impl Core {
             return;
         }
         self.state.rest(slot, now.saturating_add(rest));
-        if !self.resting.contains(&slot) {
-            self.resting.push(slot);
-        }
         self.state.counters.rests += 1;
     }
 
     /// Puts clients whose rest is over back into the queue.
     fn look_after_resting(&mut self) {
-        let now = self.now;
-        let mut at = 0;
-        while let Some(slot) = self.resting.get(at).copied() {
-            match self.state.get(slot).map(|client| client.rests_until) {
-                Some(until) if now < until => {
-                    self.wake_at(Some(until));
-                    at += 1;
-                }
-                back => {
-                    self.resting.swap_remove(at);
-                    if back.is_some() && self.state.get(slot).is_some_and(|client| client.revoking.is_none()) {
+        for at in 0..self.state.away.len() {
+            let slot = self.state.away[at];
+            match self.state.get(slot).map_or(0, |client| client.rests_until) {
+                0 => {}
+                until if self.now < until => self.wake_at(Some(until)),
+                _ => {
+                    let Some(client) = self.state.get_mut(slot) else { continue };
+                    client.rests_until = 0;
+                    // The answer to a revocation puts it back.
+                    if client.revoking.is_none() {
                         self.requeue(slot);
                     }
                 }
@@ -769,6 +762,7 @@ impl Core {
     /// Looks after the clients that a policy leaves out, and has the policy decide.
     fn decide(&mut self, out: &mut Vec<Decision>) {
         self.wake = None;
+        self.state.look_after_idle(self.now, out);
         self.observe(&Observed::Decides, out);
         if self.state.waiting > 0 {
             self.look_after_turns(out);

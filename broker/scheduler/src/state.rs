@@ -29,8 +29,10 @@ pub(super) struct SchedulerState {
     /// Clients with unused credit, credit that may come back, or work on the device.
     pub exposed: Vec<ClientSlot>,
     pub foreground_jobs: Vec<ClientSlot>,
-    /// Number of clients that wait and take no credit, as stopped processes do.
-    resting: usize,
+    /// Background jobs that take no credit: idle, or at their gates as stopped processes.
+    pub away: Vec<ClientSlot>,
+    /// When jobs are next checked for being idle.
+    idle_check: Ns,
     /// All clients, as they attached.
     pub order: Vec<ClientSlot>,
     /// Number of clients at their gates, with or without a grant on its way.
@@ -56,7 +58,8 @@ impl SchedulerState {
             exposure: 0,
             exposed: Vec::new(),
             foreground_jobs: Vec::new(),
-            resting: 0,
+            away: Vec::new(),
+            idle_check: 0,
             order: Vec::new(),
             waiting: 0,
             open: false,
@@ -396,32 +399,63 @@ impl SchedulerState {
         exposed.fold(0, |sum, client| sum.saturating_add(client.ledger.outstanding()))
     }
 
-    /// Whether one background job takes credit. One that takes none, as a stopped process does,
-    /// must not keep another from running ahead.
+    /// Whether one background job takes credit. One that takes none must not keep another from
+    /// running ahead.
     pub(super) fn has_one_background(&self) -> bool {
         let all = self.order.len() - self.foreground_jobs.len();
-        all - self.resting.min(all.saturating_sub(1)) == 1
+        all - self.away.len().min(all.saturating_sub(1)) == 1
+    }
+
+    /// Counts a client as away until it takes credit or comes to the gate anew.
+    fn set_away(&mut self, slot: ClientSlot) {
+        let Some(client) = self.get_mut(slot) else { return };
+        if !std::mem::replace(&mut client.away, true) {
+            self.away.push(slot);
+        }
     }
 
     /// Keeps a client that takes no credit out of the queue until then.
     pub(super) fn rest(&mut self, slot: ClientSlot, until: Ns) {
-        let Some(client) = self.get_mut(slot) else { return };
-        let before = std::mem::replace(&mut client.rests_until, until);
-        self.resting += usize::from(before == 0);
+        if let Some(client) = self.get_mut(slot) {
+            client.rests_until = until;
+        }
+        self.set_away(slot);
+    }
+
+    /// Counts background jobs as away that have been idle for `idle_grace`, and ends their windows.
+    pub(super) fn look_after_idle(&mut self, now: Ns, out: &mut Vec<Decision>) {
+        if now < self.idle_check || self.has_one_background() {
+            return;
+        }
+        let grace = self.config.idle_grace;
+        self.idle_check = now.saturating_add(grace);
+        let is_idle = |client: &ClientState| {
+            let since = client.active_at.max(client.progress_at).max(client.attached_at);
+            let idle = client.wait.is_none() && client.ledger.outstanding() == 0;
+            idle && client.mode == Mode::Background && !client.away && now > since.saturating_add(grace)
+        };
+        for at in 0..self.order.len() {
+            let slot = self.order[at];
+            if self.get(slot).is_some_and(is_idle) {
+                self.order_revocation(slot, now, out);
+                self.set_away(slot);
+            }
+        }
     }
 
     /// Notes that a client's process runs: it came to the gate or took credit.
     pub(super) fn lives(&mut self, slot: ClientSlot) {
         let Some(client) = self.get_mut(slot) else { return };
-        let rested = client.lives();
-        self.resting -= usize::from(rested);
+        if client.lives() {
+            self.away.retain(|other| *other != slot);
+        }
     }
 
     /// Number of other background jobs with work or a wait; at least 1.
     fn rivals(&self) -> Ns {
         let background = self.clients().filter(|client| client.mode == Mode::Background);
-        let active = background
-            .filter(|client| client.rests_until == 0 && (client.wait.is_some() || client.exposed_at.is_some()));
+        let active =
+            background.filter(|client| !client.away && (client.wait.is_some() || client.exposed_at.is_some()));
         (active.count() as Ns).saturating_sub(1).max(1)
     }
 
@@ -443,7 +477,7 @@ impl SchedulerState {
     /// Whether a window may come with a kernel of this cost. A longer one leaves no room for those
     /// of other jobs, so its credit must not come back by itself.
     pub(super) fn may_have_window(&self, slot: ClientSlot, cost: Ns, now: Ns) -> bool {
-        if self.get(slot).is_some_and(|client| client.rests_until > 0) {
+        if self.get(slot).is_some_and(|client| client.away) {
             return false;
         }
         self.has_one_background() || self.may_run_ahead() && cost <= self.window_part() && !self.is_ahead(slot, now)
@@ -464,7 +498,7 @@ impl SchedulerState {
             client.id != own.id
                 && client.class == own.class
                 && client.mode == Mode::Background
-                && client.rests_until == 0
+                && !client.away
                 && counts(client)
         };
         self.clients().filter(equal).map(|client| client.served).min()
@@ -495,7 +529,7 @@ impl SchedulerState {
         let grace = self.config.idle_grace;
         let is_away = |client: &ClientState| {
             let silent = client.wait.is_none() && now > client.active_at.saturating_add(grace);
-            silent || client.rests_until > 0 || client.ledger.issued() == 0
+            silent || client.away || client.ledger.issued() == 0
         };
         if self.get(slot).is_some_and(is_away)
             && let Some(least) = self.least_served_lately(slot, now)
@@ -533,7 +567,7 @@ impl SchedulerState {
     /// Revokes credit that can still be used.
     pub(super) fn order_revocation(&mut self, slot: ClientSlot, now: Ns, out: &mut Vec<Decision>) {
         // A sole job's empty window is void without an order, and the order's answer takes time.
-        let several = self.resting > 0 || !self.has_one_background();
+        let several = !self.away.is_empty() || !self.has_one_background();
         let has_more = |client: &ClientState| client.revocable() || several && client.has_window();
         if self.get(slot).is_some_and(has_more) {
             self.empty(slot, now, out);
@@ -745,6 +779,42 @@ mod tests {
         state.rest(slots[0], 125 * MS);
         state.remove(slots[0]);
         assert!(state.may_have_window(slots[1], US, 100 * MS));
+    }
+
+    #[test]
+    fn an_idle_job_keeps_nobody_from_running_ahead() {
+        let config = Config {
+            switch_cost: 100 * US,
+            ..Config::default()
+        };
+        let grace = config.idle_grace;
+        let mut state = SchedulerState::new(config, true);
+        let slots = equals(&mut state, &[0, 0]);
+        let mut out = Vec::new();
+        let idle_since = 99 * MS;
+        let runs_ahead = |state: &SchedulerState, now| [0, 1].map(|at| state.may_have_window(slots[at], US, now));
+        let uses = |state: &mut SchedulerState, at: usize, now| {
+            if let Some(client) = state.get_mut(slots[at]) {
+                client.active_at = now;
+            }
+        };
+        uses(&mut state, 1, idle_since + grace);
+        state.look_after_idle(idle_since + grace, &mut out);
+        assert_eq!(runs_ahead(&state, idle_since + grace), [false, false], "it may be back at once");
+        let later = idle_since + 2 * grace;
+        state.account(slots[0], |ledger| {
+            ledger.grant(US);
+            ledger.report(2 * US, US, US)
+        });
+        state.look_after_idle(later, &mut out);
+        assert_eq!(runs_ahead(&state, later), [false, false], "its work is on the device");
+        state.account(slots[0], |ledger| ledger.report(2 * US, 2 * US, US));
+        uses(&mut state, 1, later + grace);
+        state.look_after_idle(later + grace, &mut out);
+        assert_eq!(runs_ahead(&state, later + grace), [false, true]);
+        // It comes to the gate.
+        state.lives(slots[0]);
+        assert_eq!(runs_ahead(&state, later + grace), [false, false]);
     }
 
     #[test]
