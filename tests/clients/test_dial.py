@@ -39,6 +39,9 @@ def test_a_foreground_job_s_budget_is_told_and_changed(scene):
     comes_to(scene, service, (0.0, 1_500_000_000))
     assert weft(scene, "set", "--client", number, "--slo", "50ms", "--slowdown", "0.05").stderr == ""
     comes_to(scene, service, (0.05, 50_000_000))
+    assert weft(scene, "set", "--pid", batch.pid, "--at-least", "30%").stderr == ""
+    assert jobs.wait_until(lambda: scene.row(batch)["at_least"] == 0.3, BOUND), scene.row(batch)
+    assert "has at least 30 % of the GPU's time" in weft(scene, "status").stdout
     assert "client 99 is not attached" in weft(scene, "set", "--client", 99, "--slo", "50ms").stderr
     # The allowed slowdown changes no role.
     assert (scene.row(service)["mode"], scene.row(batch)["mode"]) == ("foreground", "background")
@@ -52,17 +55,19 @@ def test_a_foreground_job_s_budget_is_told_and_changed(scene):
         scene.attached(service, batch)
         comes_to(scene, service, (0.05, 50_000_000))
         assert (scene.row(service)["priority"], scene.row(batch)["priority"]) == (0, 8)
+        assert scene.row(batch)["at_least"] == 0.3
     scene.finish_companions(service, batch)
 
 
 def test_a_budget_that_is_said_wrongly_is_told_and_the_job_runs(scene):
     scene.broker.start()
-    job = scene.companion("job", more={"WEFT_SLOWDOWN": "2", "WEFT_SLO": "50"})
+    job = scene.companion("job", more={"WEFT_SLOWDOWN": "2", "WEFT_SLO": "50", "WEFT_AT_LEAST": "much"})
     comes_to(scene, job, (0.01, None))
     says(job, "WEFT_SLOWDOWN", "write 2%", "ignored")
     says(job, "WEFT_SLO", "write 50ms", "ignored")
+    says(job, "WEFT_AT_LEAST", "write 30%", "ignored")
     scene.finish_companions(job)
-    for name, value in (("WEFT_SLOWDOWN", "2"), ("WEFT_SLO", "50"), ("WEFT_DEVICE_PRIORITIES", "maybe")):
+    for name, value in (("WEFT_SLOWDOWN", "2"), ("WEFT_SLO", "50"), ("WEFT_AT_LEAST", "-1"), ("WEFT_DEVICE_PRIORITIES", "maybe")):
         done = weft(scene, "run", "--", "true", more={name: value})
         assert done.returncode == 2 and name in done.stderr and done.stderr.count("\n") == 1, done
 

@@ -85,3 +85,27 @@ def test_lateness_of_a_job_that_queues_its_next_step_first_is_measured(scene, mo
         measured = jobs.wait_until(lambda: (lost() or {"waits": 0})["waits"] >= LEAST_RETURNS, starving.BOUND)
         background.terminate()
         assert measured, (lost(), stage.foreground.explain())
+
+
+def part_of_the_device(lines, job):
+    """The part of the device's time that a job's kernels have between its first and its last."""
+    kernels = [line for line in lines if line["op"] == "kernel" and line["pid"] == job]
+    return sum(line["end"] - line["t"] for line in kernels) / (kernels[-1]["end"] - kernels[0]["t"])
+
+
+def test_a_background_job_has_at_least_the_part_that_it_asked_for(scene, monkeypatch):
+    """The foreground job leaves no gap. The device's log is the judge."""
+    monkeypatch.setattr(starving, "DEVICE", DEVICE)
+    monkeypatch.setattr(starving, "PAUSE", 0)
+    with starving.Stage(scene.folder, "weft", starving.program(scene.folder), log=scene.folder / "device.log") as stage:
+        played = {}
+        for part in ("0", "30%"):
+            job = stage.job(f"background{part[0]}", [stage.program, 30, 0, 0, 3], priority=5, WEFT_AT_LEAST=part)
+            assert job.wait(starving.BOUND) == 0, job.explain()
+            played[part] = job.pid
+    assert stage.device.wait_gone(starving.BOUND)
+    lines = jobs.lines_of(stage.device.log)
+    had = {part: part_of_the_device(lines, pid) for part, pid in played.items()}
+    assert had["0"] < 0.05, had
+    # A busy host takes some of it.
+    assert 0.1 < had["30%"] < 0.4, had

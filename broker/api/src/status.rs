@@ -194,6 +194,9 @@ pub struct ClientStatus {
     /// ns; `None`: no limit.
     #[serde(default)]
     pub slo_ns: Option<u64>,
+    /// Part of the device's time that it has at least as a background job; `None`: none.
+    #[serde(default)]
+    pub at_least: Option<f64>,
     /// Seconds for which it has waited for device memory, if it waits now.
     #[serde(default)]
     pub waits_for_memory_s: Option<f64>,

@@ -13,6 +13,7 @@ use weft_protocol::device_share::{
     ACTIVE_THREADS, BELOW_NORMAL, CLIENT_PRIORITY, FIRST_BELOW_NORMAL, SWITCH, SmLimit, SmOffer, begins_below_normal,
     parse_switch, sm_limit,
 };
+use weft_protocol::latency_budget::parse_at_least;
 use weft_protocol::priority;
 
 /// Priority of a job whose variable is invalid, as in `libweft.so`.
@@ -24,15 +25,18 @@ pub fn check(current: &dyn Fn(&str) -> OsString) -> Result<bool, String> {
 }
 
 /// The variables of a job with this `--priority` and `--sm-share`; `current` is its environment.
-/// A client priority that the user set stays. `most_important`: see [`begins_below_normal`].
+/// A client priority that the user set stays. `most_important`: see [`begins_below_normal`]. A job
+/// with a part of the GPU's time (`at_least`) is not below normal: the device would hold it back.
 pub fn variables(
     priority: Option<u8>,
+    at_least: Option<u32>,
     sm_share: Option<SmShare>,
     most_important: Option<u8>,
     current: &dyn Fn(&str) -> OsString,
 ) -> Vec<(&'static str, OsString)> {
     let mut set = Vec::new();
-    let wanted = check(current).unwrap_or(true);
+    let part = at_least.or_else(|| parse_at_least(&current("WEFT_AT_LEAST").to_string_lossy()).ok());
+    let wanted = check(current).unwrap_or(true) && part.is_none_or(|part| part == 0);
     let below = begins_below_normal(priority.unwrap_or_else(|| asked(current)), most_important);
     if wanted && below && current(CLIENT_PRIORITY).is_empty() {
         set.push((CLIENT_PRIORITY, BELOW_NORMAL.into()));
@@ -71,7 +75,7 @@ mod tests {
             found.map(|(_, value)| OsString::from(value)).unwrap_or_default()
         };
         let share = share.map(|text| SmShare::parse(text).expect("a share"));
-        let set = variables(priority, share, most_important, &current);
+        let set = variables(priority, None, share, most_important, &current);
         set.into_iter()
             .map(|(name, value)| format!("{name}={}", value.display()))
             .collect()
@@ -90,6 +94,8 @@ mod tests {
         assert_eq!(shown(None, None, &[("WEFT_PRIORITY", "high")]), nothing);
         assert_eq!(shown(None, None, &[("WEFT_PRIORITY", "hgih")]), [BELOW]);
         assert_eq!(shown(Some(9), None, &[("WEFT_PRIORITY", "0")]), [BELOW]);
+        assert_eq!(shown(Some(9), None, &[("WEFT_AT_LEAST", "30%")]), nothing);
+        assert_eq!(shown(Some(9), None, &[("WEFT_AT_LEAST", "0")]), [BELOW]);
     }
 
     #[test]

@@ -223,6 +223,9 @@ fn variables(
     if let Some(slo) = wishes.budget.slo {
         set.push(("WEFT_SLO", latency_budget::slo_text(slo).into()));
     }
+    if let Some(at_least) = wishes.budget.at_least {
+        set.push(("WEFT_AT_LEAST", latency_budget::slowdown_text(at_least).into()));
+    }
     if let Some(profile) = &wishes.profile {
         set.push(("WEFT_PROFILE", profile.into()));
     }
@@ -262,6 +265,7 @@ fn variables(
     }
     set.extend(device_share::variables(
         wishes.priority,
+        wishes.budget.at_least,
         wishes.sm_share,
         wishes.most_important,
         current,
@@ -360,6 +364,7 @@ mod tests {
             budget: LatencyBudget {
                 slowdown: Some(20_000),
                 slo: Some(50_000_000),
+                at_least: Some(300_000),
             },
             profile: Some("resnet".to_string()),
             backing: Some(BackingOption::Managed),
@@ -373,6 +378,7 @@ mod tests {
         assert_eq!(value(&set, "WEFT_SLOWDOWN"), Some(OsStr::new("2%")));
         assert_eq!(value(&set, "WEFT_EVICT_IDLE"), Some(OsStr::new("90s")));
         assert_eq!(value(&set, "WEFT_SLO"), Some(OsStr::new("50000000ns")));
+        assert_eq!(value(&set, "WEFT_AT_LEAST"), Some(OsStr::new("30%")));
         assert_eq!(value(&set, "WEFT_PROFILE"), Some(OsStr::new("resnet")));
         assert_eq!(value(&set, "WEFT_MODE"), Some(OsStr::new("serve")));
         assert_eq!(value(&set, "WEFT_BACKING"), Some(OsStr::new("managed")));

@@ -53,6 +53,10 @@ pub struct RunArgs {
     /// used (50ms, 1.5s, 200us); default: no limit [env: WEFT_SLO]
     #[arg(long, value_name = "TIME", value_parser = latency_budget::parse_slo, allow_hyphen_values = true)]
     pub slo: Option<u64>,
+    /// Part of the GPU's time that the job has at least as a background job, also if a foreground
+    /// job is slower for it (30%, 0.3); default: none [env: WEFT_AT_LEAST]
+    #[arg(long, value_name = "PART", value_parser = latency_budget::parse_at_least, allow_hyphen_values = true)]
+    pub at_least: Option<u32>,
     /// Profile of the job: a name given to `weft profile`, or a file (with a slash)
     /// [env: WEFT_PROFILE]
     #[arg(long)]
@@ -176,6 +180,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
         budget: LatencyBudget {
             slowdown: args.slowdown,
             slo: args.slo,
+            at_least: args.at_least,
         },
         profile,
         profiling: false,
@@ -294,6 +299,11 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
         && let Some(text) = variable("WEFT_SLO")
     {
         latency_budget::parse_slo(&text).map_err(|why| format!("WEFT_SLO: {why}"))?;
+    }
+    if args.at_least.is_none()
+        && let Some(text) = variable("WEFT_AT_LEAST")
+    {
+        latency_budget::parse_at_least(&text).map_err(|why| format!("WEFT_AT_LEAST: {why}"))?;
     }
     if !args.quiet
         && let Some(text) = variable("WEFT_OUTCOME")

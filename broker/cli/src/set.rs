@@ -17,7 +17,7 @@ use weft_protocol::latency_budget::{self, LatencyBudget};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[command(group = ArgGroup::new("who").required(true).args(["job", "client", "pid", "user"]))]
-#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["priority", "slowdown", "slo", "weight"]))]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["priority", "slowdown", "slo", "at_least", "weight"]))]
 pub struct SetArgs {
     /// Job by its name, or else as client:3 or pid:4711: all its processes
     #[arg(long, value_name = "NAME")]
@@ -30,7 +30,7 @@ pub struct SetArgs {
     pub pid: Option<u32>,
     /// User as in WEFT_USER; "" is all jobs without one. With a shared broker a name or uid, which
     /// only the broker's owner or root may set
-    #[arg(long, conflicts_with_all = ["priority", "slowdown", "slo"])]
+    #[arg(long, conflicts_with_all = ["priority", "slowdown", "slo", "at_least"])]
     pub user: Option<String>,
     /// 0 (matters most) to 9, or high (0), normal (5), low (7), idle (9)
     #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
@@ -41,6 +41,9 @@ pub struct SetArgs {
     /// Longest latency, from first launch to next wait, within which that may be used (50ms)
     #[arg(long, value_name = "TIME", value_parser = latency_budget::parse_slo, allow_hyphen_values = true)]
     pub slo: Option<u64>,
+    /// Part of the GPU's time that the job has at least as a background job (30%; 0: none)
+    #[arg(long, value_name = "PART", value_parser = latency_budget::parse_at_least, allow_hyphen_values = true)]
+    pub at_least: Option<u32>,
     /// Share of memory and time relative to a user of weight 1 while both have jobs queued
     #[arg(long, value_parser = weight, conflicts_with_all = ["job", "client", "pid"], allow_negative_numbers = true)]
     pub weight: Option<u32>,
@@ -74,6 +77,7 @@ pub fn main(args: SetArgs) -> Result<ExitCode> {
         budget: LatencyBudget {
             slowdown: args.slowdown,
             slo: args.slo,
+            at_least: args.at_least,
         },
     };
     // A name has precedence over a number.

@@ -310,6 +310,12 @@ pub fn role(client: &ClientStatus) -> String {
     }
 }
 
+/// Part of the GPU's time that a background job has at least, as text.
+fn at_least(client: &ClientStatus) -> Option<String> {
+    let part = client.at_least.filter(|_| client.mode == "background")?;
+    Some(format!("has at least {} of the GPU's time", text::percent(part)))
+}
+
 /// Part of its time that a foreground job may lose to background jobs.
 pub fn allowed(client: &ClientStatus) -> Option<f64> {
     let foreground = matches!(client.mode.as_str(), "foreground" | "alone");
@@ -343,6 +349,7 @@ pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
     if let Some(lost) = may_lose(client).filter(|_| client.mode == "foreground") {
         lines.push(format!("may be slowed down by {lost}"));
     }
+    lines.extend(at_least(client));
     if let Some((request, limit)) = client.memory_request.zip(client.memory_limit) {
         lines.push(text::bounds(request, limit, client.memory));
     }

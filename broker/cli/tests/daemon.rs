@@ -434,6 +434,7 @@ fn what_a_job_may_lose_is_said_as_it_comes_and_while_it_runs() {
             budget: LatencyBudget {
                 slowdown: Some(u32::MAX),
                 slo: Some(u64::MAX),
+                at_least: Some(u32::MAX),
             },
             ..hello(0)
         },

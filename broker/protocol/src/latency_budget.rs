@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Latency that a foreground job may lose to background jobs, as text and as a message.
+//! Latency that a foreground job may lose to background jobs, and the part that a background job
+//! has at least, as text and as a message.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,8 @@ pub const LEAST_SLO_NS: Ns = 1_000;
 /// The longest stretch that a job may ask for: an hour.
 pub const MOST_SLO_NS: Ns = 3_600 * 1_000_000_000;
 
-/// Latency that a foreground job may lose. The broker's settings replace fields that are not set.
+/// Latency that a foreground job may lose, and its part as a background job. The broker's settings
+/// replace fields that are not set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyBudget {
     /// Part of its time by which it may be slowed down on average, parts per million.
@@ -21,6 +23,8 @@ pub struct LatencyBudget {
     /// Longest time from the job's first launch to its next wait, ns, in which it may lose that
     /// part.
     pub slo: Option<Ns>,
+    /// Part of the device's time that it has at least as a background job, parts per million.
+    pub at_least: Option<u32>,
 }
 
 impl LatencyBudget {
@@ -29,6 +33,7 @@ impl LatencyBudget {
         LatencyBudget {
             slowdown: self.slowdown.map(|slowdown| slowdown.min(SLOWDOWN_ONE_PPM)),
             slo: self.slo.map(|slo| slo.clamp(LEAST_SLO_NS, MOST_SLO_NS)),
+            at_least: self.at_least.map(|at_least| at_least.min(SLOWDOWN_ONE_PPM)),
         }
     }
 
@@ -37,6 +42,7 @@ impl LatencyBudget {
         LatencyBudget {
             slowdown: self.slowdown.or(other.slowdown),
             slo: self.slo.or(other.slo),
+            at_least: self.at_least.or(other.at_least),
         }
     }
 
@@ -54,6 +60,11 @@ impl LatencyBudget {
 /// Parts per million as a part of one.
 pub fn part(slowdown: u32) -> f64 {
     f64::from(slowdown) / f64::from(SLOWDOWN_ONE_PPM)
+}
+
+/// Parts per million of `30%`, `0.3` or `0`; at most 100 %.
+pub fn parse_at_least(text: &str) -> Result<u32, String> {
+    parse_slowdown(text).map_err(|_| format!("{text} is no part of the GPU's time: write 30% or 0.3, from 0 to 100%"))
 }
 
 /// Nanoseconds of `50ms`, `1.5s` or `200us`; from 1 us to an hour.
@@ -100,6 +111,8 @@ mod tests {
             assert_eq!(parse_slo(text), Ok(ns), "{text}");
             assert_eq!(parse_slo(&slo_text(ns)), Ok(ns));
         }
+        assert_eq!(parse_at_least("30%"), Ok(300_000));
+        assert!(parse_at_least("30").unwrap_err().contains("write 30%"));
         for wrong in [
             "", "50", "ms", "0ms", "-5ms", "1ns", "3601s", "1h", "infs", "nans", "5 MS", "1e400s", "\u{e9}",
         ] {
@@ -112,10 +125,15 @@ mod tests {
         let wild = LatencyBudget {
             slowdown: Some(u32::MAX),
             slo: Some(0),
+            at_least: Some(u32::MAX),
         };
         let clamped = wild.clamped();
         assert_eq!((clamped.slowdown_part(), clamped.slo), (Some(1.0), Some(LEAST_SLO_NS)));
-        let slo = |slo| LatencyBudget { slowdown: None, slo };
+        assert_eq!(clamped.at_least, Some(SLOWDOWN_ONE_PPM));
+        let slo = |slo| LatencyBudget {
+            slo,
+            ..LatencyBudget::default()
+        };
         assert_eq!(slo(Some(Ns::MAX)).clamped().slo, Some(MOST_SLO_NS));
         let both = slo(Some(7)).or(clamped);
         assert_eq!((both.slowdown, both.slo), (Some(SLOWDOWN_ONE_PPM), Some(7)));

@@ -2,8 +2,8 @@
 //! The core's state of one client.
 
 use crate::{
-    Client, Config, busy_model::BusyModel, ledger::CreditLedger, mean_times::MeanTimes, queue::QueueEntry,
-    tally::RoleTally,
+    Client, Config, busy_model::BusyModel, guarantee::Guarantee, ledger::CreditLedger, mean_times::MeanTimes,
+    queue::QueueEntry, tally::RoleTally,
 };
 use weft_protocol::{
     Ns,
@@ -23,6 +23,8 @@ pub(super) struct ClientState {
     pub busy: BusyModel,
     /// Amount that its foreground work may lose.
     pub budget: SlowdownBudget,
+    /// Device time that it has at least as a background job.
+    pub guarantee: Guarantee,
     pub ledger: CreditLedger,
     pub wait: Option<KernelAtGate>,
     pub queued: Option<QueueEntry>,
@@ -159,6 +161,7 @@ impl ClientState {
             times,
             busy: BusyModel::new(margin),
             budget: SlowdownBudget::default(),
+            guarantee: Guarantee::default(),
             ledger: CreditLedger::default(),
             wait: None,
             queued: None,
@@ -224,7 +227,8 @@ impl ClientState {
         }
     }
 
-    /// Notes that its process runs: it came to the gate or took credit. Returns whether it was away.
+    /// Notes that its process runs: it came to the gate or took credit. Returns whether it was
+    /// away.
     pub(super) fn lives(&mut self) -> bool {
         (self.untouched, self.rest, self.rests_until) = (0, 0, 0);
         std::mem::take(&mut self.away)

@@ -17,6 +17,7 @@ use crate::{
     delay_bound::top_up,
     dispatcher::Dispatcher,
     event::{Decision, Event},
+    guarantee::Guarantee,
     mean_times::MeanTimes,
     policy::{self, Observed, Policy, PolicyTraits},
     queue::ClientSlot,
@@ -118,11 +119,21 @@ impl Core {
                 self.requeue(slot);
                 self.assign_modes(out);
             }
-            Event::Budget { client, slowdown, slo } => {
+            Event::Budget {
+                client,
+                slowdown,
+                slo,
+                at_least,
+            } => {
                 let Some(slot) = self.known(client) else { return };
+                let guarantee = Guarantee::new(at_least.unwrap_or(0.0), self.now);
                 if let Some(client) = self.state.get_mut(slot) {
                     client.budget = SlowdownBudget::new(slowdown, slo);
+                    if client.guarantee.part() != guarantee.part() {
+                        client.guarantee = guarantee;
+                    }
                 }
+                self.state.count_guarantees();
             }
             Event::Unprofiled(client) => {
                 let Some(slot) = self.known(client) else { return };
@@ -332,6 +343,7 @@ impl Core {
             lateness,
             stretch_times: report.stretch_times,
             slo: client.budget.slo(&self.state.config),
+            at_least: client.guarantee.part(),
             granted: client.ledger.granted(),
             renewed: client.ledger.renewed(),
             issued: client.ledger.issued(),
@@ -626,7 +638,9 @@ impl Core {
                 0 => {}
                 until if self.now < until => self.wake_at(Some(until)),
                 _ => {
-                    let Some(client) = self.state.get_mut(slot) else { continue };
+                    let Some(client) = self.state.get_mut(slot) else {
+                        continue;
+                    };
                     client.rests_until = 0;
                     // The answer to a revocation puts it back.
                     if client.revoking.is_none() {
@@ -727,6 +741,7 @@ impl Core {
             return false;
         };
         client.served = client.served.saturating_add(change.issued);
+        client.guarantee.used(change.issued, now);
         client.active_at = now;
         client.unreported = false;
         client.untold = client.untold.saturating_sub(change.issued);

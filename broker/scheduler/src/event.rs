@@ -32,6 +32,8 @@ pub enum Event {
         slowdown: Option<f64>,
         /// [`Config::slo`](crate::Config::slo).
         slo: Option<Ns>,
+        /// Part of the device's time that it has at least as a background job.
+        at_least: Option<f64>,
     },
     /// A client's profile does not fit its device and is forgotten. Its books continue.
     Unprofiled(Client),

@@ -74,6 +74,7 @@ mod core;
 mod delay_bound;
 mod dispatcher;
 mod event;
+mod guarantee;
 mod ledger;
 mod mean_times;
 mod policy;

@@ -66,6 +66,8 @@ pub struct ClientView {
     pub stretch_times: Option<Box<StretchTimes>>,
     /// [`Config::slo`](crate::Config::slo) of this client.
     pub slo: Option<Ns>,
+    /// Part of the device's time that it has at least as a background job.
+    pub at_least: Option<f64>,
     /// Total credit given, ns.
     pub granted: Ns,
     /// The part of it that was replenished under run-ahead windows, ns.

@@ -33,6 +33,8 @@ pub(super) struct SchedulerState {
     pub away: Vec<ClientSlot>,
     /// When jobs are next checked for being idle.
     idle_check: Ns,
+    /// Number of clients with a guaranteed part.
+    guarantees: usize,
     /// All clients, as they attached.
     pub order: Vec<ClientSlot>,
     /// Number of clients at their gates, with or without a grant on its way.
@@ -60,6 +62,7 @@ impl SchedulerState {
             foreground_jobs: Vec::new(),
             away: Vec::new(),
             idle_check: 0,
+            guarantees: 0,
             order: Vec::new(),
             waiting: 0,
             open: false,
@@ -123,6 +126,23 @@ impl SchedulerState {
         }
         self.order.retain(|other| *other != slot);
         self.foreground_jobs.retain(|other| *other != slot);
+        self.count_guarantees();
+    }
+
+    /// Counts the clients with a guaranteed part.
+    pub(super) fn count_guarantees(&mut self) {
+        let guaranteed = |client: &&ClientState| client.guarantee.part().is_some();
+        self.guarantees = self.clients().filter(guaranteed).count();
+    }
+
+    /// The waiting client whose guaranteed part is due first, and when.
+    pub(super) fn first_guaranteed(&self, now: Ns) -> Option<(Ns, ClientSlot)> {
+        if self.guarantees == 0 {
+            return None;
+        }
+        let entries = self.clients().filter_map(|client| Some((client, client.queued?)));
+        let due = entries.filter_map(|(client, entry)| Some((client.guarantee.due(entry.cost, now)?, entry.slot)));
+        due.min()
     }
 
     /// Changes a ledger and keeps the sums right.
@@ -454,8 +474,7 @@ impl SchedulerState {
     /// Number of other background jobs with work or a wait; at least 1.
     fn rivals(&self) -> Ns {
         let background = self.clients().filter(|client| client.mode == Mode::Background);
-        let active =
-            background.filter(|client| !client.away && (client.wait.is_some() || client.exposed_at.is_some()));
+        let active = background.filter(|client| !client.away && (client.wait.is_some() || client.exposed_at.is_some()));
         (active.count() as Ns).saturating_sub(1).max(1)
     }
 
@@ -800,7 +819,11 @@ mod tests {
         };
         uses(&mut state, 1, idle_since + grace);
         state.look_after_idle(idle_since + grace, &mut out);
-        assert_eq!(runs_ahead(&state, idle_since + grace), [false, false], "it may be back at once");
+        assert_eq!(
+            runs_ahead(&state, idle_since + grace),
+            [false, false],
+            "it may be back at once"
+        );
         let later = idle_since + 2 * grace;
         state.account(slots[0], |ledger| {
             ledger.grant(US);

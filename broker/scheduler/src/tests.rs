@@ -756,7 +756,12 @@ fn what_a_client_may_lose_is_told_or_as_configured() {
     bench.attach(SERVICE, 0);
     let mut told = |slowdown, slo| {
         let client = SERVICE;
-        bench.tell(Event::Budget { client, slowdown, slo });
+        bench.tell(Event::Budget {
+            client,
+            slowdown,
+            slo,
+            at_least: None,
+        });
         let view = bench.view(SERVICE);
         (view.slowdown_allowed, view.slo)
     };

@@ -575,6 +575,8 @@ pub struct PlayedJob {
     pub slowdown: Option<f64>,
     /// `weft run --slo`, ns, if it is given.
     pub slo: Option<Ns>,
+    /// `weft run --at-least`, as a part of the device's time, if it is given.
+    pub at_least: Option<f64>,
     /// Whether each of its waits returns with a token.
     pub tokens: bool,
 }
@@ -591,6 +593,7 @@ impl PlayedJob {
             profile: ProfileSource::Solo,
             slowdown: None,
             slo: None,
+            at_least: None,
             tokens: false,
         }
     }

@@ -157,3 +157,33 @@ fn a_collective_passes_the_gate_and_leaves_the_device_to_the_service() {
     assert!(longest(&collective) < 2 * MS, "{}", longest(&collective));
     assert!(collective.jobs[1].latencies.len() > 2 * plain.jobs[1].latencies.len());
 }
+
+/// A service without gaps leaves a batch job its guaranteed part, whatever its kernels take.
+#[test]
+fn a_batch_job_has_at_least_its_part() {
+    let part = |mode, kernel, at_least| {
+        let device = Settings {
+            mode,
+            ..Settings::default()
+        };
+        let service = job(&trace("service", (16, 512), 40, 50 * US, 0), 0);
+        let batch = PlayedJob {
+            at_least,
+            ..job(&trace("batch", (16, 512), 10, kernel, 0), 5)
+        };
+        let control = LaunchControl::weft(Config::default(), &device, 1.0);
+        let run = MachineSetup {
+            requests: 500,
+            ..MachineSetup::new(device, control, vec![service, batch], 1)
+        };
+        let run = run.play().expect("a run");
+        run.jobs[1].compute as f64 / run.span as f64
+    };
+    for mode in [Mode::TimeSlice, Mode::Mps] {
+        for kernel in [50 * US, 400 * US, 4 * MS] {
+            let (without, with) = (part(mode, kernel, None), part(mode, kernel, Some(0.3)));
+            assert!(without < 0.05, "{mode:?}, {kernel}: {without}");
+            assert!((0.28..0.32).contains(&with), "{mode:?}, {kernel}: {with}");
+        }
+    }
+}

@@ -163,9 +163,11 @@ impl Settings {
         };
         let slowdown = variable("WEFT_SLOWDOWN").map(|text| latency_budget::parse_slowdown(&text));
         let slo = variable("WEFT_SLO").map(|text| latency_budget::parse_slo(&text));
+        let at_least = variable("WEFT_AT_LEAST").map(|text| latency_budget::parse_at_least(&text));
         let budget = LatencyBudget {
             slowdown: slowdown.and_then(|parsed| parsed.map_err(|wrong| said("WEFT_SLOWDOWN", wrong)).ok()),
             slo: slo.and_then(|parsed| parsed.map_err(|wrong| said("WEFT_SLO", wrong)).ok()),
+            at_least: at_least.and_then(|parsed| parsed.map_err(|wrong| said("WEFT_AT_LEAST", wrong)).ok()),
         };
         let (device_share, complaint) = DeviceShare::read(variable, priority, purpose == Purpose::Serve);
         complaints.extend(complaint);
@@ -298,6 +300,7 @@ mod tests {
             ("WEFT_QUEUE", "always"),
             ("WEFT_SLOWDOWN", "2%"),
             ("WEFT_SLO", "50ms"),
+            ("WEFT_AT_LEAST", "30%"),
             ("WEFT_OUTCOME", "on"),
             ("WEFT_NAME", " resnet prod "),
         ]);
@@ -309,6 +312,7 @@ mod tests {
         assert!(!settings.autostart && settings.explicit);
         let budget = settings.budget;
         assert_eq!((budget.slowdown_part(), budget.slo), (Some(0.02), Some(50_000_000)));
+        assert_eq!(budget.at_least, Some(300_000));
     }
 
     #[test]

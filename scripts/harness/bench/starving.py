@@ -78,9 +78,9 @@ class Stage:
         self.foreground.wait(BOUND)
         self.broker.stop()
 
-    def job(self, name, command, *, priority):
+    def job(self, name, command, *, priority, **more):
         environment = {**jobs.clean_environment(), **self.device.environment(), **jobs.preload(self.broker.variables(), priority=priority)}
-        return jobs.Job(command, environment={**environment, "WEFT_QUEUE": "on" if self.queue else "off"}, folder=self.folder, name=name)
+        return jobs.Job(command, environment={**environment, **more, "WEFT_QUEUE": "on" if self.queue else "off"}, folder=self.folder, name=name)
 
     def play(self, kernels, host, count, *, warmup, seconds):
         """Runs `count` background jobs at once. Returns their steps a second in total, and the

@@ -61,6 +61,8 @@ pub struct Tuning {
     pub risk: Option<f64>,
     /// [`weft_scheduler::Config::minimum_share`].
     pub minimum_share: Option<f64>,
+    /// [`PlayedJob::at_least`] of all batch jobs together.
+    pub at_least: Option<f64>,
     /// [`Hosts::queue`].
     pub queue: Option<usize>,
     /// [`Hosts::gate_spin`].
@@ -216,6 +218,11 @@ impl Fixture {
         service.slowdown = rule.slowdown().or(service.slowdown);
         let mut control = rule.control(&self.device, self.hosts.dilation);
         self.tuning.apply(&mut control);
+        if let Some(part) = self.tuning.at_least {
+            let batch = &mut setup[1..];
+            let each = part / batch.len().max(1) as f64;
+            batch.iter_mut().for_each(|job| job.at_least = Some(each));
+        }
         let total = self.requests + self.warmup;
         let run = self.run(setup, control, total, rule.least(), self.seed);
         self.figures(jobs, rule, &run)

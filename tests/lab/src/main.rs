@@ -118,6 +118,9 @@ struct LabOptions {
     /// Try another minimum share
     #[arg(long)]
     minimum_share: Option<f64>,
+    /// Part of the device's time that the batch jobs together have at least, as a part of one
+    #[arg(long)]
+    at_least: Option<f64>,
     /// Launches that a background job's host may leave behind at a closed gate: on is the 1024 that
     /// the interposer's queue holds, off or 0 is as with WEFT_QUEUE=off. Several (on,off): one
     /// block each, and a table of all
@@ -329,6 +332,7 @@ fn tuning(options: &LabOptions, queue: Option<usize>) -> Tuning {
     Tuning {
         risk: options.risk,
         minimum_share: options.minimum_share,
+        at_least: options.at_least,
         queue,
         gate_spin: options.gate_spin.map(|us| us.saturating_mul(US)),
         no_grace: without("grace"),

@@ -131,6 +131,7 @@ struct JobFile {
     profiled: bool,
     slowdown: Option<f64>,
     slo_us: Option<u64>,
+    at_least: Option<f64>,
     #[serde(default)]
     tokens: bool,
     /// weft's profile of the job, in place of the one from a run in the lab.
@@ -406,7 +407,11 @@ impl Scenario {
         if job.slowdown.is_some_and(|slowdown| !(0.0..=1.0).contains(&slowdown)) {
             return Err(wrong("a slowdown is a part of its time: 0.02 is 2 %"));
         }
+        if job.at_least.is_some_and(|part| !(0.0..=1.0).contains(&part)) {
+            return Err(wrong("at_least is a part of the device's time: 0.3 is 30 %"));
+        }
         made.slowdown = job.slowdown;
+        made.at_least = job.at_least;
         made.slo = job.slo_us.map(|us| (us as f64 * dilation) as Ns * US);
         made.tokens = job.tokens;
         if let Some(file) = &job.profile {

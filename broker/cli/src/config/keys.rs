@@ -133,6 +133,9 @@ pub const KEYS: &[ConfigKey] = &[
     run_key("slo", "WEFT_SLO", "no limit", |text| {
         drop_value(latency_budget::parse_slo(text))
     }),
+    run_key("at-least", "WEFT_AT_LEAST", "none", |text| {
+        drop_value(latency_budget::parse_at_least(text))
+    }),
     run_key("memory", "WEFT_MEMORY", "it grows as memory is free", |text| {
         drop_value(text.parse::<MemoryNeed>())
     }),

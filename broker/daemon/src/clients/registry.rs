@@ -438,6 +438,7 @@ impl Entry {
             slowdown_allowed: None,
             slowdown_measured: None,
             slo_ns: None,
+            at_least: None,
             waits_for_memory_s: None,
             profile: self
                 .profile

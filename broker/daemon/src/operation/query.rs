@@ -35,6 +35,10 @@ use weft_protocol::control::is_uuid;
 use weft_protocol::eviction::{EvictionCause, Residence};
 use weft_protocol::latency_budget::LatencyBudget;
 
+/// Answer to a guest that asks for a part of the device's time.
+pub(crate) const ONLY_THE_OWNER: &str =
+    "only the owner of this broker gives jobs a part of the GPU's time (weft set --at-least)";
+
 /// The sources of answers.
 #[derive(Debug, Clone)]
 pub struct QueryHandler {
@@ -385,6 +389,9 @@ impl QueryHandler {
                     name_of(asker.uid)
                 ));
             }
+            if budget.at_least.is_some_and(|part| part > 0) {
+                return Answer::Sorry(ONLY_THE_OWNER.to_string());
+            }
             if let Some(allowed) = priority.map(|asked| self.live.allows(asker.uid, asked))
                 && priority != Some(allowed)
             {
@@ -447,6 +454,7 @@ impl QueryHandler {
                 client.slowdown_allowed = Some(view.slowdown_allowed);
                 client.slowdown_measured = view.slowdown_measured;
                 client.slo_ns = view.slo;
+                client.at_least = view.at_least;
             }
         }
         let gpus: Vec<_> = self.registry.all().iter().filter_map(|entry| entry.gpu()).collect();

@@ -18,7 +18,7 @@ use super::control::{Arrival, SETS_TOLD};
 use crate::base::options::Options;
 use crate::base::user_log;
 use crate::clients::registry::{Entry, NewEntry, Registry};
-use crate::operation::query::QueryHandler;
+use crate::operation::query::{ONLY_THE_OWNER, QueryHandler};
 use crate::operation::reload::Reloader;
 use crate::profiles::guest_profiles::GuestProfiles;
 use crate::profiles::writer::{ProfileMessage, ProfileWriter};
@@ -32,6 +32,7 @@ use weft_api::status::Ending;
 use weft_protocol::control::{Hello, Refusal, ToClient};
 use weft_protocol::epoch_page;
 use weft_protocol::lane::{Lane, Mode, flags};
+use weft_protocol::latency_budget;
 use weft_protocol::transport::TransportError;
 use weft_protocol::{Ns, PRIORITIES};
 
@@ -228,7 +229,7 @@ impl Acceptor {
             },
             false => knowledge(hello.profile.as_deref(), hello.profiling),
         };
-        let mut lowered = None;
+        let (mut lowered, mut part) = (None, None);
         if shared {
             hello.profiling = false;
             let asker = Asker {
@@ -239,6 +240,7 @@ impl Acceptor {
                 let allowed = self.answers.live.allows(pending.uid, hello.priority);
                 lowered = (allowed != hello.priority).then_some((hello.priority, allowed));
                 hello.priority = allowed;
+                part = hello.budget.at_least.take().filter(|part| *part > 0);
             }
         }
         // The text contains names that the client chose.
@@ -291,7 +293,7 @@ impl Acceptor {
         .budgeted(hello.budget)
         .called(hello.name.as_deref());
         if shared {
-            tell_guest(&attached.sender, new_client.loaded.as_deref(), lowered, end);
+            tell_guest(&attached.sender, new_client.loaded.as_deref(), (lowered, part), end);
         }
         let new_client = match pending_pid {
             Some(_) => new_client,
@@ -401,10 +403,19 @@ fn knowledge(called: Option<&str>, profiling: bool) -> Knowledge {
 
 /// Sends a guest its priority warning and working sets. Later no thread waits for the guest to
 /// read.
-fn tell_guest(sender: &ToTheClient, profile: Option<&Profile>, lowered: Option<(u8, u8)>, end: Instant) {
+fn tell_guest(
+    sender: &ToTheClient,
+    profile: Option<&Profile>,
+    (lowered, part): (Option<(u8, u8)>, Option<u32>),
+    end: Instant,
+) {
     if let Some((asked, allowed)) = lowered {
         let line =
             format!("priority {asked} is above the limit of the broker's owner for your jobs: this job has {allowed}");
+        let _ = sender.send(ToClient::Warning(line));
+    }
+    if let Some(part) = part {
+        let line = format!("at least {}: {ONLY_THE_OWNER}", latency_budget::slowdown_text(part));
         let _ = sender.send(ToClient::Warning(line));
     }
     let sets = profile.map_or(&[][..], |profile| &profile.working_sets.kernels);

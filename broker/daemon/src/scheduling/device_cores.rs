@@ -25,7 +25,7 @@ use crate::clients::registry::Entry;
 use crate::scheduler_mailbox::View;
 use weft_protocol::Ns;
 use weft_protocol::epoch_page::ROWS;
-use weft_protocol::latency_budget::LatencyBudget;
+use weft_protocol::latency_budget::{LatencyBudget, part};
 use weft_scheduler::{Client, Config, Core, Decision, Event};
 
 /// Most devices, more than any machine has, MIG instances included. Further UUIDs map to the first
@@ -319,6 +319,7 @@ pub(super) fn budget_event(client: Client, budget: LatencyBudget) -> Event {
         client,
         slowdown: budget.slowdown_part(),
         slo: budget.slo,
+        at_least: budget.at_least.map(part),
     }
 }
 
@@ -455,6 +456,7 @@ mod tests {
         let budget = LatencyBudget {
             slowdown: Some(20_000),
             slo: Some(7_000_000),
+            at_least: None,
         };
         let who = || NewClient {
             priority: 0,

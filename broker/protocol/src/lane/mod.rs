@@ -129,6 +129,8 @@ pub struct Orders {
     pub set_slowdown: AtomicU32,
     /// [`LatencyBudget::slo`] that it gave; 0: none.
     pub set_slo: AtomicU64,
+    /// [`LatencyBudget::at_least`] that it gave, plus 1; 0: none.
+    pub set_at_least: AtomicU32,
 }
 
 /// The assumed speed of a device, until it is measured.
@@ -181,6 +183,9 @@ impl Orders {
         if let Some(slo) = budget.slo {
             self.set_slo.store(slo, Ordering::Relaxed);
         }
+        if let Some(at_least) = budget.at_least {
+            self.set_at_least.store(at_least.saturating_add(1), Ordering::Relaxed);
+        }
     }
 
     /// Priority and budget that `weft set` gave the job so far.
@@ -190,6 +195,7 @@ impl Orders {
         let budget = LatencyBudget {
             slowdown: self.set_slowdown.load(Ordering::Relaxed).checked_sub(1),
             slo: Some(self.set_slo.load(Ordering::Relaxed)).filter(|slo| *slo > 0),
+            at_least: self.set_at_least.load(Ordering::Relaxed).checked_sub(1),
         };
         (priority.and_then(|priority| u8::try_from(priority).ok()), budget)
     }

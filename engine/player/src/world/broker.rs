@@ -113,10 +113,19 @@ impl Broker {
                 profile,
             };
             self.core.handle(0, event, &mut self.decisions);
-            let PlayedJob { slowdown, slo, .. } = process.job;
-            if slowdown.is_some() || slo.is_some() {
-                let client = Client(job as u64);
-                let event = Event::Budget { client, slowdown, slo };
+            let PlayedJob {
+                slowdown,
+                slo,
+                at_least,
+                ..
+            } = process.job;
+            if slowdown.is_some() || slo.is_some() || at_least.is_some() {
+                let event = Event::Budget {
+                    client: Client(job as u64),
+                    slowdown,
+                    slo,
+                    at_least,
+                };
                 self.core.handle(0, event, &mut self.decisions);
             }
         }

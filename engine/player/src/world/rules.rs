@@ -19,7 +19,8 @@ impl PlayedMachine {
         if self.broker.is_some() {
             // As `weft run` sets it for MPS (`broker/cli/src/device_share.rs`).
             for (process, view) in self.processes.iter().zip(&self.views) {
-                let below_normal = i32::from(view.priority >= FIRST_BELOW_NORMAL);
+                let has_part = process.job.at_least.is_some_and(|part| part > 0.0);
+                let below_normal = i32::from(view.priority >= FIRST_BELOW_NORMAL && !has_part);
                 self.engine.set_context_priority(process.context, below_normal).ok();
             }
         }

@@ -46,11 +46,17 @@ impl Bench {
 
     /// `switch_cost`: the device's.
     fn on(training: Option<Arc<Profile>>, switch_cost: Ns) -> Bench {
-        let config = Config {
-            policy: PolicyName::Weft,
-            switch_cost,
-            ..Config::default()
-        };
+        Bench::with(
+            training,
+            Config {
+                policy: PolicyName::Weft,
+                switch_cost,
+                ..Config::default()
+            },
+        )
+    }
+
+    fn with(training: Option<Arc<Profile>>, config: Config) -> Bench {
         let mut bench = Bench {
             core: Core::new(config),
             now: 1_000 * MS,
@@ -528,9 +534,15 @@ fn credit_that_a_silent_background_job_has_left_keeps_no_other_waiting() {
 /// A second background job, whose kernel 98 takes 20 us.
 const PEER: Client = Client(4);
 
-/// A service that is away after 30 requests, and two background jobs.
+/// A service that is away after 30 requests, and two background jobs that never count as idle.
 fn two_background_jobs(switch_cost: Ns) -> Bench {
-    let mut bench = Bench::on(profile(99, 20 * US), switch_cost);
+    let config = Config {
+        policy: PolicyName::Weft,
+        switch_cost,
+        idle_grace: 10_000 * MS,
+        ..Config::default()
+    };
+    let mut bench = Bench::with(profile(99, 20 * US), config);
     bench.tell(Event::Attached {
         client: PEER,
         priority: 5,
@@ -689,6 +701,7 @@ fn a_promised_slowdown_lets_work_go_beside_a_busy_foreground_job_and_its_credit_
             client: SERVICE,
             slowdown,
             slo: None,
+            at_least: None,
         });
         // Ten kernels of 100 us at once: no gap and no laxity within a request.
         bench.requests(80, 0);
