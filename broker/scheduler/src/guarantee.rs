@@ -3,9 +3,13 @@
 
 use weft_protocol::Ns;
 
-/// Time for which unused time is owed, and for which work beyond the part counts against it, ns.
-/// After a pause a job takes at most its part of this time at once.
-const WINDOW_NS: f64 = 100e6;
+/// Time for which unused time is owed, ns. After a pause a job takes at most its part of this time
+/// at once.
+const OWED_FOR_NS: f64 = 100e6;
+
+/// Time for which work beyond the part counts, ns. A job with its part in each second takes nothing
+/// from a foreground job that leaves no gap for a shorter time.
+const COUNTS_FOR_NS: f64 = 1e9;
 
 /// Device time that is owed to one job.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -20,9 +24,11 @@ pub(super) struct Guarantee {
 impl Guarantee {
     /// A guarantee of this part, from 0 to 1. A part that is not a number counts as none.
     pub(super) fn new(part: f64, now: Ns) -> Guarantee {
+        let part = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
         Guarantee {
-            part: if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) },
-            owed: 0.0,
+            part,
+            // In its first second, weft learns how the foreground job runs without it.
+            owed: -part * COUNTS_FOR_NS,
             at: now,
         }
     }
@@ -35,21 +41,21 @@ impl Guarantee {
     /// Time owed, ns.
     pub(super) fn owed(&self, now: Ns) -> f64 {
         let grown = self.part * now.saturating_sub(self.at) as f64;
-        (self.owed + grown).min(self.part * WINDOW_NS)
+        (self.owed + grown).min(self.part * OWED_FOR_NS)
     }
 
     /// Takes in work of the job, ns.
     pub(super) fn used(&mut self, work: Ns, now: Ns) {
-        let least = -(self.part * WINDOW_NS).max(work as f64);
+        let least = -(self.part * COUNTS_FOR_NS).max(work as f64);
         self.owed = (self.owed(now) - work as f64).max(least);
         self.at = now;
     }
 
     /// When a kernel of this cost is owed, ns; `None`: without a guarantee. A kernel that costs
-    /// more than the part of the window comes at its end, and the next one the later.
+    /// more than can be owed comes once that much is owed, and the next one the later.
     pub(super) fn due(&self, cost: Ns, now: Ns) -> Option<Ns> {
         let part = self.part()?;
-        let missing = (cost as f64).min(part * WINDOW_NS) - self.owed(now);
+        let missing = (cost as f64).min(part * OWED_FOR_NS) - self.owed(now);
         Some(now.saturating_add((missing.max(0.0) / part).ceil() as Ns))
     }
 }
@@ -70,7 +76,7 @@ mod tests {
                 had += cost;
             }
             let off = had as f64 - part * now as f64;
-            let most = cost as f64 + part * WINDOW_NS;
+            let most = cost as f64 + part * (OWED_FOR_NS + COUNTS_FOR_NS);
             assert!(off.abs() <= most, "{part} of {cost} ns: {off} ns off in {now}");
         }
     }
@@ -78,7 +84,7 @@ mod tests {
     #[test]
     fn neither_idleness_nor_plenty_counts_for_long() {
         let mut guarantee = Guarantee::new(0.5, 0);
-        assert_eq!(guarantee.owed(3_600_000 * MS), 0.5 * WINDOW_NS);
+        assert_eq!(guarantee.owed(3_600_000 * MS), 0.5 * OWED_FOR_NS);
         for second in 0..3_600 {
             guarantee.used(900 * MS, second * 1_000 * MS);
         }

@@ -173,7 +173,7 @@ fn a_batch_job_has_at_least_its_part() {
         };
         let control = LaunchControl::weft(Config::default(), &device, 1.0);
         let run = MachineSetup {
-            requests: 500,
+            requests: 4_000,
             ..MachineSetup::new(device, control, vec![service, batch], 1)
         };
         let run = run.play().expect("a run");
@@ -183,7 +183,7 @@ fn a_batch_job_has_at_least_its_part() {
         for kernel in [50 * US, 400 * US, 4 * MS] {
             let (without, with) = (part(mode, kernel, None), part(mode, kernel, Some(0.3)));
             assert!(without < 0.05, "{mode:?}, {kernel}: {without}");
-            assert!((0.28..0.32).contains(&with), "{mode:?}, {kernel}: {with}");
+            assert!((0.24..0.32).contains(&with), "{mode:?}, {kernel}: {with}");
         }
     }
 }
