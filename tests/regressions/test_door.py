@@ -637,6 +637,22 @@ def test_a_guest_has_so_many_lines_of_the_log_and_others_have_theirs(scene):
         scene.until("what was left out is counted", lambda: f"lines of user {MEAN}'s jobs were left out" in scene.broker.stderr(), bound=2 * BOUND)
 
 
+def test_only_the_owner_gives_a_job_a_part_of_the_gpu(scene):
+    def asks(say):
+        client = wire.Client(scene.socket, command="greedy", at_least=900_000)
+        stays(say, client.welcome())
+
+    with Mean(asks) as mean:
+        assert mean.heard()
+        row = next(row for row in scene.status()["clients"] if "greedy" in row["command"])
+        assert row["at_least"] is None, row
+        words = ["set", "--client", str(row["client"]), "--at-least", "90%"]
+        told = scene.weft(row["uid"], *words, code=1)
+        assert "only the owner of this broker" in told.stderr, told
+        scene.weft(0, *words)
+        scene.until("it has it", lambda: next(one for one in scene.status()["clients"] if one["client"] == row["client"])["at_least"] == 0.9)
+
+
 # A process of root as images run it: in namespaces of its own, with the rights that Docker leaves
 # it, and with none.
 CONTAINED = ["unshare", "--pid", "--fork", "--mount-proc", "--ipc", "--uts", "--net", "--", "setpriv", "--no-new-privs"]

@@ -64,10 +64,10 @@ def packet(body, version=None):
     return b"weftRDVZ" + struct.pack("<II", VERSION if version is None else version, 0) + body
 
 
-def hello(*, priority=5, profile=None, profiling=False, command="job", slowdown=None, slo=None, name=None, version=None):
+def hello(*, priority=5, profile=None, profiling=False, command="job", slowdown=None, slo=None, at_least=None, name=None, version=None):
     """The first packet of a client."""
     said = [number(VERSION if version is None else version), number(os.getpid()), bytes([priority])]
-    return packet(number(HELLO) + b"".join(said) + option(profile, text) + truth(profiling) + text(command) + option(slowdown, number) + option(slo, number) + option(None, number) + option(name, text))
+    return packet(number(HELLO) + b"".join(said) + option(profile, text) + truth(profiling) + text(command) + option(slowdown, number) + option(slo, number) + option(at_least, number) + option(name, text))
 
 
 def question(what):
