@@ -187,3 +187,30 @@ fn a_batch_job_has_at_least_its_part() {
         }
     }
 }
+
+/// A batch job that is idle costs its equal nothing.
+#[test]
+fn an_idle_batch_job_takes_no_part() {
+    let work = |mode, idle: bool| {
+        let device = Settings {
+            mode,
+            ..Settings::default()
+        };
+        let service = job(&trace("service", (16, 512), 20, 50 * US, 3 * MS), 0);
+        let mut jobs = vec![service, job(&trace("batch", (16, 512), 10, 40 * US, 0), 5)];
+        if idle {
+            jobs.push(job(&trace("idle", (16, 512), 10, 40 * US, 60_000 * MS), 5));
+        }
+        let control = LaunchControl::weft(Config::default(), &device, 1.0);
+        let run = MachineSetup {
+            requests: 500,
+            ..MachineSetup::new(device, control, jobs, 1)
+        };
+        let run = run.play().expect("a run");
+        run.jobs[1].compute as f64 / run.span as f64
+    };
+    for mode in [Mode::TimeSlice, Mode::Mps] {
+        let (without, with) = (work(mode, false), work(mode, true));
+        assert!(with > 0.97 * without, "{mode:?}: {without}, {with}");
+    }
+}
