@@ -23,11 +23,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             )?;
         }
     }
-    writeln!(out, "static TABLE: [Entry; {}] = [", table.len())?;
+    writeln!(out, "static TABLE: [DriverSymbol; {}] = [", table.len())?;
     for entry in &table {
         writeln!(
             out,
-            "Entry {{ symbol: c\"{}\", base: c\"{}\", since: {}, per_thread: {}, address: Address({} as *const ()) }},",
+            "DriverSymbol {{ symbol: c\"{}\", base: c\"{}\", since: {}, per_thread: {}, address: Address({} as *const ()) }},",
             entry.symbol,
             entry.base,
             entry.since,

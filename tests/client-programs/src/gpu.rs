@@ -17,7 +17,7 @@ pub const KERNELS: &str = include_str!("../../simgpu/driver/src/kernels/simgpu.p
 
 /// The device's memory, typed by its content.
 #[derive(Debug, Clone, Copy)]
-pub struct Memory {
+pub struct DeviceMemory {
     /// Its device address.
     pub address: sys::CUdeviceptr,
     /// Bytes.
@@ -26,25 +26,25 @@ pub struct Memory {
 
 /// A stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stream(pub sys::CUstream);
+pub struct OwnStream(pub sys::CUstream);
 
 // SAFETY: a stream's handle may be used from any thread; the driver orders the calls.
-unsafe impl Send for Stream {}
+unsafe impl Send for OwnStream {}
 // SAFETY: as above.
-unsafe impl Sync for Stream {}
+unsafe impl Sync for OwnStream {}
 
 /// An event.
 #[derive(Debug, Clone, Copy)]
-pub struct Event(sys::CUevent);
+pub struct StreamEvent(sys::CUevent);
 
 /// A kernel of the test module.
 #[derive(Debug, Clone, Copy)]
-pub struct Kernel(sys::CUfunction);
+pub struct LoadedKernel(sys::CUfunction);
 
 // SAFETY: a function's handle may be used from any thread; its module is never unloaded.
-unsafe impl Send for Kernel {}
+unsafe impl Send for LoadedKernel {}
 // SAFETY: as above.
-unsafe impl Sync for Kernel {}
+unsafe impl Sync for LoadedKernel {}
 
 /// A graph that can be launched.
 #[derive(Debug, Clone, Copy)]
@@ -63,20 +63,20 @@ pub enum Argument {
 
 /// The device with the test kernels loaded.
 #[derive(Debug)]
-pub struct Gpu {
+pub struct TestGpu {
     module: sys::CUmodule,
     context: sys::CUcontext,
 }
 
-// SAFETY: the driver's module and context handles may be used from any thread; `Gpu` never changes
-// or ends them.
-unsafe impl Send for Gpu {}
+// SAFETY: the driver's module and context handles may be used from any thread; `TestGpu` never
+// changes or ends them.
+unsafe impl Send for TestGpu {}
 // SAFETY: as above.
-unsafe impl Sync for Gpu {}
+unsafe impl Sync for TestGpu {}
 
-impl Gpu {
+impl TestGpu {
     /// Opens the first device and loads the test kernels.
-    pub fn open() -> Result<Gpu> {
+    pub fn open() -> Result<TestGpu> {
         result::init().context("cuInit")?;
         let device = result::device::get(0).context("cuDeviceGet")?;
         // SAFETY: the device handle comes from the line above.
@@ -86,7 +86,7 @@ impl Gpu {
         let image = CString::new(KERNELS).context("the test kernels")?;
         // SAFETY: the image is a NUL-terminated PTX text that outlives the call.
         let module = unsafe { result::module::load_data(image.as_ptr().cast()) }.context("cuModuleLoadData")?;
-        Ok(Gpu { module, context })
+        Ok(TestGpu { module, context })
     }
 
     /// Makes the device's context current in another thread.
@@ -96,36 +96,38 @@ impl Gpu {
     }
 
     /// A kernel of the module by name.
-    pub fn kernel(&self, name: &str) -> Result<Kernel> {
+    pub fn kernel(&self, name: &str) -> Result<LoadedKernel> {
         let text = CString::new(name).context("a kernel's name")?;
         // SAFETY: the module is loaded for the life of the process.
         let function = unsafe { result::module::get_function(self.module, text) };
-        Ok(Kernel(function.with_context(|| format!("cuModuleGetFunction {name}"))?))
+        Ok(LoadedKernel(
+            function.with_context(|| format!("cuModuleGetFunction {name}"))?,
+        ))
     }
 
     /// A stream; one that does not wait for the legacy default stream.
-    pub fn stream(&self) -> Result<Stream> {
-        Ok(Stream(
+    pub fn stream(&self) -> Result<OwnStream> {
+        Ok(OwnStream(
             result::stream::create(result::stream::StreamKind::NonBlocking).context("cuStreamCreate")?,
         ))
     }
 
     /// Device memory.
-    pub fn allocate(&self, bytes: usize) -> Result<Memory> {
+    pub fn allocate(&self, bytes: usize) -> Result<DeviceMemory> {
         // SAFETY: plain allocation.
         let address = unsafe { result::malloc_sync(bytes) }.context("cuMemAlloc")?;
-        Ok(Memory { address, bytes })
+        Ok(DeviceMemory { address, bytes })
     }
 
     /// Gives memory back.
-    pub fn free(&self, memory: Memory) -> Result<()> {
-        // SAFETY: only `allocate` makes a `Memory`, and the callers free it once.
+    pub fn free(&self, memory: DeviceMemory) -> Result<()> {
+        // SAFETY: only `allocate` makes a `DeviceMemory`, and the callers free it once.
         unsafe { result::free_sync(memory.address) }.context("cuMemFree")
     }
 
     /// Copies numbers to the device, in stream order. The data must live until the stream was
     /// synchronised.
-    pub fn upload(&self, memory: Memory, data: &[u32], stream: Stream) -> Result<()> {
+    pub fn upload(&self, memory: DeviceMemory, data: &[u32], stream: OwnStream) -> Result<()> {
         ensure!(size_of_val(data) <= memory.bytes, "more data than memory");
         // SAFETY: the destination is large enough (checked above); callers synchronise before
         // `data` goes.
@@ -133,7 +135,7 @@ impl Gpu {
     }
 
     /// Copies numbers from the device after everything before it in the stream, and waits for them.
-    pub fn download(&self, memory: Memory, count: usize, stream: Stream) -> Result<Vec<u32>> {
+    pub fn download(&self, memory: DeviceMemory, count: usize, stream: OwnStream) -> Result<Vec<u32>> {
         ensure!(count * 4 <= memory.bytes, "more data than memory");
         let mut data = vec![0u32; count];
         // SAFETY: the source is large enough (checked above); the stream is synchronised before
@@ -144,7 +146,7 @@ impl Gpu {
     }
 
     /// Sets every byte of the memory, in stream order.
-    pub fn set_bytes(&self, memory: Memory, value: u8, stream: Stream) -> Result<()> {
+    pub fn set_bytes(&self, memory: DeviceMemory, value: u8, stream: OwnStream) -> Result<()> {
         // SAFETY: the length is the memory's own.
         unsafe { result::memset_d8_async(memory.address, value, memory.bytes, stream.0) }.context("cuMemsetD8Async")
     }
@@ -152,11 +154,11 @@ impl Gpu {
     /// Launches a kernel.
     pub fn launch(
         &self,
-        kernel: Kernel,
+        kernel: LoadedKernel,
         grid: u32,
         block: u32,
         arguments: &mut [Argument],
-        stream: Stream,
+        stream: OwnStream,
     ) -> Result<()> {
         let mut pointers: Vec<*mut c_void> = arguments
             .iter_mut()
@@ -174,39 +176,39 @@ impl Gpu {
     }
 
     /// Waits for everything in the stream.
-    pub fn synchronize(&self, stream: Stream) -> Result<()> {
+    pub fn synchronize(&self, stream: OwnStream) -> Result<()> {
         // SAFETY: streams are never destroyed here.
         unsafe { result::stream::synchronize(stream.0) }.context("cuStreamSynchronize")
     }
 
     /// An event that takes times.
-    pub fn event(&self) -> Result<Event> {
-        Ok(Event(
+    pub fn event(&self) -> Result<StreamEvent> {
+        Ok(StreamEvent(
             result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).context("cuEventCreate")?,
         ))
     }
 
     /// Records the event behind everything in the stream.
-    pub fn record(&self, event: Event, stream: Stream) -> Result<()> {
+    pub fn record(&self, event: StreamEvent, stream: OwnStream) -> Result<()> {
         // SAFETY: events and streams are never destroyed here.
         unsafe { result::event::record(event.0, stream.0) }.context("cuEventRecord")
     }
 
     /// Has the stream wait for the event.
-    pub fn wait_for(&self, stream: Stream, event: Event) -> Result<()> {
+    pub fn wait_for(&self, stream: OwnStream, event: StreamEvent) -> Result<()> {
         // SAFETY: events and streams are never destroyed here.
         unsafe { result::stream::wait_event(stream.0, event.0, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
             .context("cuStreamWaitEvent")
     }
 
     /// Waits for the event.
-    pub fn reach(&self, event: Event) -> Result<()> {
+    pub fn reach(&self, event: StreamEvent) -> Result<()> {
         // SAFETY: events are never destroyed here.
         unsafe { result::event::synchronize(event.0) }.context("cuEventSynchronize")
     }
 
     /// Device time between two events that were reached.
-    pub fn between(&self, begin: Event, end: Event) -> Result<Duration> {
+    pub fn between(&self, begin: StreamEvent, end: StreamEvent) -> Result<Duration> {
         // SAFETY: events are never destroyed here.
         let ms = unsafe { result::event::elapsed(begin.0, end.0) }.context("cuEventElapsedTime")?;
         Ok(Duration::from_secs_f32(ms.max(0.0) / 1e3))
@@ -214,7 +216,7 @@ impl Gpu {
 
     /// Records the work that `body` puts on the stream as a graph. Other threads may do what they
     /// like.
-    pub fn capture(&self, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<Graph> {
+    pub fn capture(&self, stream: OwnStream, body: impl FnOnce() -> Result<()>) -> Result<Graph> {
         self.capture_in(
             sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
             stream,
@@ -223,14 +225,14 @@ impl Gpu {
     }
 
     /// The same in global mode: an unsafe call of any thread spoils it.
-    pub fn capture_global(&self, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<Graph> {
+    pub fn capture_global(&self, stream: OwnStream, body: impl FnOnce() -> Result<()>) -> Result<Graph> {
         self.capture_in(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL, stream, body)
     }
 
     fn capture_in(
         &self,
         mode: sys::CUstreamCaptureMode,
-        stream: Stream,
+        stream: OwnStream,
         body: impl FnOnce() -> Result<()>,
     ) -> Result<Graph> {
         // SAFETY: the stream is alive.
@@ -247,7 +249,7 @@ impl Gpu {
     }
 
     /// Launches a graph.
-    pub fn replay(&self, graph: Graph, stream: Stream) -> Result<()> {
+    pub fn replay(&self, graph: Graph, stream: OwnStream) -> Result<()> {
         // SAFETY: graphs and streams are never destroyed here.
         unsafe { result::graph::launch(graph.0, stream.0) }.context("cuGraphLaunch")
     }

@@ -47,7 +47,7 @@ struct Address(*const ());
 unsafe impl Sync for Address {}
 
 /// One symbol, in the form in which `cuGetProcAddress` looks for it.
-struct Entry {
+struct DriverSymbol {
     symbol: &'static CStr,
     base: &'static CStr,
     since: u32,
@@ -158,7 +158,7 @@ fn find(name: *const c_char, version: c_int, flags: u64) -> Option<*const ()> {
     }
     // SAFETY: the caller hands in a C string.
     let name = unsafe { CStr::from_ptr(name) };
-    let usable = |entry: &&Entry| entry.base == name && i64::from(entry.since) <= i64::from(version);
+    let usable = |entry: &&DriverSymbol| entry.base == name && i64::from(entry.since) <= i64::from(version);
     let best = |per_thread: bool| {
         TABLE
             .iter()

@@ -7,14 +7,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use weft_client_programs::gpu::{Argument, Gpu, Kernel, Memory, Stream};
+use weft_client_programs::gpu::{Argument, DeviceMemory, LoadedKernel, OwnStream, TestGpu};
 
 /// Numbers in a buffer.
 const COUNT: usize = 4096;
 
 fn main() -> Result<()> {
     let result = std::env::args().nth(1).context("usage: weft-test-client RESULT.json")?;
-    let gpu = Gpu::open()?;
+    let gpu = TestGpu::open()?;
     let launches = filled_and_summed(&gpu)? + axpy_chain(&gpu)? + two_streams(&gpu)? + graph(&gpu)? + threads(&gpu)?;
     let line = serde_json::json!({"ok": true, "launches": launches});
     let new = format!("{result}.new");
@@ -24,7 +24,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn fill(gpu: &Gpu, kernel: Kernel, memory: Memory, value: u32, stream: Stream) -> Result<()> {
+fn fill(gpu: &TestGpu, kernel: LoadedKernel, memory: DeviceMemory, value: u32, stream: OwnStream) -> Result<()> {
     let mut arguments = [
         Argument::Wide(memory.address),
         Argument::Narrow(value),
@@ -34,7 +34,7 @@ fn fill(gpu: &Gpu, kernel: Kernel, memory: Memory, value: u32, stream: Stream) -
 }
 
 /// Fills, then a checksum on the device: it knows places, so a lost or a late fill shows.
-fn filled_and_summed(gpu: &Gpu) -> Result<u64> {
+fn filled_and_summed(gpu: &TestGpu) -> Result<u64> {
     let (fill_kernel, checksum) = (gpu.kernel("simgpu_fill")?, gpu.kernel("simgpu_checksum")?);
     let (stream, data, sum) = (gpu.stream()?, gpu.allocate(COUNT * 4)?, gpu.allocate(8)?);
     for value in 1..=100u32 {
@@ -58,7 +58,7 @@ fn filled_and_summed(gpu: &Gpu) -> Result<u64> {
 }
 
 /// y = a * x + y, fifty times.
-fn axpy_chain(gpu: &Gpu) -> Result<u64> {
+fn axpy_chain(gpu: &TestGpu) -> Result<u64> {
     let axpy = gpu.kernel("simgpu_axpy")?;
     let (stream, x, y) = (gpu.stream()?, gpu.allocate(COUNT * 4)?, gpu.allocate(COUNT * 4)?);
     let ones: Vec<u32> = vec![1.0f32.to_bits(); COUNT];
@@ -84,7 +84,7 @@ fn axpy_chain(gpu: &Gpu) -> Result<u64> {
 
 /// Two streams that hand one buffer back and forth by events: a wait that is lost shows in the
 /// data.
-fn two_streams(gpu: &Gpu) -> Result<u64> {
+fn two_streams(gpu: &TestGpu) -> Result<u64> {
     let (fill_kernel, copy) = (gpu.kernel("simgpu_fill")?, gpu.kernel("simgpu_copy")?);
     let (left, right) = (gpu.stream()?, gpu.stream()?);
     let (a, b) = (gpu.allocate(COUNT * 4)?, gpu.allocate(COUNT * 4)?);
@@ -121,7 +121,7 @@ fn two_streams(gpu: &Gpu) -> Result<u64> {
 }
 
 /// A graph of three kernels, replayed; the data is that of its last node.
-fn graph(gpu: &Gpu) -> Result<u64> {
+fn graph(gpu: &TestGpu) -> Result<u64> {
     let fill_kernel = gpu.kernel("simgpu_fill")?;
     let (stream, data) = (gpu.stream()?, gpu.allocate(COUNT * 4)?);
     let graph = gpu.capture(stream, || {
@@ -136,7 +136,7 @@ fn graph(gpu: &Gpu) -> Result<u64> {
 }
 
 /// Four threads, each with its stream and its buffer.
-fn threads(gpu: &Gpu) -> Result<u64> {
+fn threads(gpu: &TestGpu) -> Result<u64> {
     let results: Vec<Result<()>> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..4u32)
             .map(|worker| {

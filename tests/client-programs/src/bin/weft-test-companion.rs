@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Parser;
-use weft_client_programs::gpu::{Argument, Gpu};
+use weft_client_programs::gpu::{Argument, TestGpu};
 
 /// A companion job
 #[derive(Debug, Parser)]
@@ -23,7 +23,7 @@ struct Args {
     #[arg(long, default_value_t = 16)]
     burst: u32,
     /// The object that the host waits for at the end of a burst
-    #[arg(long, value_enum, default_value_t = End::Stream)]
+    #[arg(long, value_enum, default_value_t = End::OwnStream)]
     end: End,
     /// Pause after each synchronisation
     #[arg(long, default_value_t = 0, value_name = "MICROSECONDS")]
@@ -49,9 +49,9 @@ const LOOKS_APART: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum End {
     /// The stream.
-    Stream,
+    OwnStream,
     /// An event behind the launches.
-    Event,
+    StreamEvent,
     /// An event behind a copy on another stream, which waits for the launches by an event: as vLLM
     /// ends a token.
     Copy,
@@ -66,7 +66,7 @@ enum End {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let gpu = Gpu::open()?;
+    let gpu = TestGpu::open()?;
     let kernel = gpu.kernel("simgpu_fill")?;
     let (stream, data) = (gpu.stream()?, gpu.allocate(64)?);
     let (copies, mut launched, mut copied) = (gpu.stream()?, gpu.event()?, gpu.event()?);
@@ -88,7 +88,7 @@ fn main() -> Result<()> {
             launches += 1;
         }
         match args.end {
-            End::Stream => gpu.synchronize(stream)?,
+            End::OwnStream => gpu.synchronize(stream)?,
             End::Before => {
                 gpu.record(launched, stream)?;
                 if launches > u64::from(args.burst) {
@@ -96,7 +96,7 @@ fn main() -> Result<()> {
                 }
                 std::mem::swap(&mut launched, &mut copied);
             }
-            End::Event => {
+            End::StreamEvent => {
                 gpu.record(launched, stream)?;
                 gpu.reach(launched)?;
             }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use cudarc::driver::result;
-use weft_client_programs::gpu::{Argument, Gpu, Kernel, Memory, Stream};
+use weft_client_programs::gpu::{Argument, DeviceMemory, LoadedKernel, OwnStream, TestGpu};
 
 /// Numbers in a buffer.
 const COUNT: usize = 1024;
@@ -24,7 +24,7 @@ fn main() -> Result<()> {
     let path = std::env::args()
         .nth(1)
         .context("usage: weft-test-patterns RESULT.json")?;
-    let gpu = Gpu::open()?;
+    let gpu = TestGpu::open()?;
     spinning_kernel(&gpu).context("a kernel that spins until later launches are queued")?;
     global_capture(&gpu).context("a capture in global mode beside a thread that launches")?;
     host_functions(&gpu).context("host functions among launches")?;
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
     unsafe { libc::_exit(0) }
 }
 
-fn fill(gpu: &Gpu, kernel: Kernel, memory: Memory, value: u32, stream: Stream) -> Result<()> {
+fn fill(gpu: &TestGpu, kernel: LoadedKernel, memory: DeviceMemory, value: u32, stream: OwnStream) -> Result<()> {
     let mut arguments = [
         Argument::Wide(memory.address),
         Argument::Narrow(value),
@@ -57,7 +57,7 @@ fn pinned(words: usize) -> Result<&'static [AtomicU32]> {
 /// XLA's tuner: a one-thread kernel spins on a host word; event, kernel, event are queued behind
 /// it; then the host stores the word. A layer that waits for one launch to end before it lets the
 /// next pass runs into the kernel's limit.
-fn spinning_kernel(gpu: &Gpu) -> Result<()> {
+fn spinning_kernel(gpu: &TestGpu) -> Result<()> {
     let (spin, work) = (gpu.kernel("simgpu_spin")?, gpu.kernel("simgpu_fill")?);
     let (stream, data, word) = (gpu.stream()?, gpu.allocate(COUNT * 4)?, pinned(1)?);
     let limit = u64::try_from(SPIN_LIMIT.as_nanos())?;
@@ -83,7 +83,7 @@ fn spinning_kernel(gpu: &Gpu) -> Result<()> {
 
 /// While a thread captures in global mode, an unsafe call of any thread spoils the capture: also
 /// one that the layer makes by itself.
-fn global_capture(gpu: &Gpu) -> Result<()> {
+fn global_capture(gpu: &TestGpu) -> Result<()> {
     let kernel = gpu.kernel("simgpu_fill")?;
     let (stream, other) = (gpu.stream()?, gpu.stream()?);
     let (data, scratch) = (gpu.allocate(COUNT * 4)?, gpu.allocate(COUNT * 4)?);
@@ -113,7 +113,7 @@ unsafe extern "C" fn note(word: *mut c_void) {
 }
 
 /// A host function runs after the work before it in its stream and before the work behind it.
-fn host_functions(gpu: &Gpu) -> Result<()> {
+fn host_functions(gpu: &TestGpu) -> Result<()> {
     let (kernel, copy) = (gpu.kernel("simgpu_fill")?, gpu.kernel("simgpu_copy")?);
     let (stream, data, words) = (gpu.stream()?, gpu.allocate(COUNT * 4)?, pinned(2)?);
     for value in 1..50u32 {
@@ -137,7 +137,7 @@ fn host_functions(gpu: &Gpu) -> Result<()> {
 
 /// Each stream waits for the other in turn, with many launches in between: a layer that holds back
 /// only one stream stops both.
-fn crossing_streams(gpu: &Gpu) -> Result<()> {
+fn crossing_streams(gpu: &TestGpu) -> Result<()> {
     let kernel = gpu.kernel("simgpu_fill")?;
     let (left, right) = (gpu.stream()?, gpu.stream()?);
     let data = gpu.allocate(COUNT * 4)?;
@@ -162,7 +162,7 @@ fn crossing_streams(gpu: &Gpu) -> Result<()> {
 
 /// Free memory does not rise while a process only asks for it (a client that sizes its cache by it
 /// fails if it does).
-fn steady_memory(gpu: &Gpu) -> Result<()> {
+fn steady_memory(gpu: &TestGpu) -> Result<()> {
     let held = gpu.allocate(1 << 20)?;
     let (first, total) = result::mem_get_info().context("cuMemGetInfo")?;
     for _ in 0..50 {

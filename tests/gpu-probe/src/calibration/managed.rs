@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use crate::bench::{ProbeBench, rate};
-use crate::driver::{Memory, Place};
+use crate::driver::{Memory, MemoryLocation};
 use crate::probe::{Group, Probe};
 use crate::report::Clock;
 
@@ -59,7 +59,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
     };
     gpu.fill(&plain, 0, bytes, stream)?;
     managed.populate(1);
-    gpu.prefetch(managed.whole(), Place::DEVICE, stream)?;
+    gpu.prefetch(managed.whole(), MemoryLocation::DEVICE, stream)?;
     gpu.wait(stream)?;
     swept(&plain)?;
     swept(&managed)?;

@@ -5,7 +5,7 @@
 use anyhow::Result;
 
 use crate::bench::{ProbeBench, nanoseconds, rate};
-use crate::driver::{BLOCK_BYTES, Memory, Place};
+use crate::driver::{BLOCK_BYTES, Memory, MemoryLocation};
 use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
@@ -46,8 +46,8 @@ fn run(bench: &ProbeBench) -> Result<()> {
     let mut to_device = Vec::new();
     bench.repeat(ROUNDS, |_| {
         memory.populate(1);
-        to_device.push(whole(&memory, Place::DEVICE)?);
-        device.push(whole(&memory, Place::HOST)?);
+        to_device.push(whole(&memory, MemoryLocation::DEVICE)?);
+        device.push(whole(&memory, MemoryLocation::HOST)?);
         Ok(0.0)
     })?;
     let to_device = Samples::new(to_device).map(|ns| rate(bytes, ns));
@@ -85,9 +85,9 @@ fn calls(bench: &ProbeBench, memory: &Memory<'_>) -> Result<()> {
     let mut batch = Vec::new();
     bench.repeat(ROUNDS, |_| {
         memory.populate(2);
-        moving.extend(each(Place::DEVICE)?);
-        resident.extend(each(Place::DEVICE)?);
-        back.extend(each(Place::HOST)?);
+        moving.extend(each(MemoryLocation::DEVICE)?);
+        resident.extend(each(MemoryLocation::DEVICE)?);
+        back.extend(each(MemoryLocation::HOST)?);
         Ok(0.0)
     })?;
     // If there is work before them in the stream, the driver may hand them to a thread of its own.
@@ -96,8 +96,8 @@ fn calls(bench: &ProbeBench, memory: &Memory<'_>) -> Result<()> {
     bench.repeat(ROUNDS, |_| {
         memory.populate(2);
         gpu.launch(spin, 1, 1, &[HOLD_NS], stream)?;
-        behind.extend(each(Place::DEVICE)?);
-        each(Place::HOST)?;
+        behind.extend(each(MemoryLocation::DEVICE)?);
+        each(MemoryLocation::HOST)?;
         Ok(0.0)
     })?;
     for (name, times) in [
@@ -114,7 +114,7 @@ fn calls(bench: &ProbeBench, memory: &Memory<'_>) -> Result<()> {
     for _ in 0..3 {
         memory.populate(3);
         let begin = std::time::Instant::now();
-        match gpu.prefetch_batch(&blocks, Place::DEVICE, stream) {
+        match gpu.prefetch_batch(&blocks, MemoryLocation::DEVICE, stream) {
             Err(error) if error.is_lack() => {
                 report.fact("batch", false).and("reason", error.to_string()).print();
                 return Ok(());
@@ -144,7 +144,7 @@ fn both_ways(bench: &ProbeBench, one_way: f64) -> Result<()> {
     let bytes = first.bytes() + second.bytes();
     first.populate(4);
     second.populate(4);
-    gpu.prefetch(first.whole(), Place::DEVICE, stream)?;
+    gpu.prefetch(first.whole(), MemoryLocation::DEVICE, stream)?;
     gpu.wait(stream)?;
     let (begun, ended) = (gpu.event()?, gpu.event()?);
     let mut turn = false;
@@ -158,11 +158,11 @@ fn both_ways(bench: &ProbeBench, one_way: f64) -> Result<()> {
             std::thread::scope(|scope| {
                 let goes = scope.spawn(|| {
                     gpu.enter()?;
-                    gpu.prefetch(going.whole(), Place::HOST, stream)
+                    gpu.prefetch(going.whole(), MemoryLocation::HOST, stream)
                 });
                 let comes = scope.spawn(|| {
                     gpu.enter()?;
-                    gpu.prefetch(coming.whole(), Place::DEVICE, other)
+                    gpu.prefetch(coming.whole(), MemoryLocation::DEVICE, other)
                 });
                 for thread in [goes, comes] {
                     thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;

@@ -48,20 +48,20 @@ impl CudaError {
 /// `CUmemLocation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub struct Place {
+pub struct MemoryLocation {
     kind: u32,
     id: i32,
 }
 
-impl Place {
+impl MemoryLocation {
     /// The host.
-    pub const HOST: Place = Place { kind: 2, id: 0 };
+    pub const HOST: MemoryLocation = MemoryLocation { kind: 2, id: 0 };
     /// The first device.
-    pub const DEVICE: Place = Place { kind: 1, id: 0 };
+    pub const DEVICE: MemoryLocation = MemoryLocation { kind: 1, id: 0 };
 
     /// The place as older functions take it: a device number, or `CU_DEVICE_CPU`.
     pub(super) fn number(self) -> i32 {
-        if self == Place::HOST { -1 } else { self.id }
+        if self == MemoryLocation::HOST { -1 } else { self.id }
     }
 }
 
@@ -70,7 +70,7 @@ impl Place {
 pub(super) struct AllocationProp {
     kind: u32,
     exported_as: u32,
-    place: Place,
+    place: MemoryLocation,
     metadata: usize,
     flags: [u8; 8],
 }
@@ -80,7 +80,7 @@ impl AllocationProp {
     pub(super) const PLAIN: AllocationProp = AllocationProp {
         kind: 1,
         exported_as: 0,
-        place: Place::DEVICE,
+        place: MemoryLocation::DEVICE,
         metadata: 0,
         flags: [0; 8],
     };
@@ -89,14 +89,14 @@ impl AllocationProp {
 /// `CUmemAccessDesc`.
 #[repr(C)]
 pub(super) struct AccessDesc {
-    place: Place,
+    place: MemoryLocation,
     flags: u32,
 }
 
 impl AccessDesc {
     /// The first device reads and writes.
     pub(super) const BOTH: AccessDesc = AccessDesc {
-        place: Place::DEVICE,
+        place: MemoryLocation::DEVICE,
         flags: 3,
     };
 }
@@ -175,12 +175,12 @@ api! {
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle);
     fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: Handle);
     fn cuMemAdvise(at: u64, bytes: usize, advice: u32, device: i32);
-    fn cuMemAdvise_v2(at: u64, bytes: usize, advice: u32, place: Place);
+    fn cuMemAdvise_v2(at: u64, bytes: usize, advice: u32, place: MemoryLocation);
     fn cuMemPrefetchAsync(at: u64, bytes: usize, device: i32, stream: Handle);
-    fn cuMemPrefetchAsync_v2(at: u64, bytes: usize, place: Place, flags: u32, stream: Handle);
-    fn cuMemPrefetchBatchAsync(at: *const u64, sizes: *const usize, count: usize, places: *const Place, starts: *const usize, place_count: usize, flags: u64, stream: Handle);
+    fn cuMemPrefetchAsync_v2(at: u64, bytes: usize, place: MemoryLocation, flags: u32, stream: Handle);
+    fn cuMemPrefetchBatchAsync(at: *const u64, sizes: *const usize, count: usize, places: *const MemoryLocation, starts: *const usize, place_count: usize, flags: u64, stream: Handle);
     fn cuMemDiscardBatchAsync(at: *const u64, sizes: *const usize, count: usize, flags: u64, stream: Handle);
-    fn cuMemDiscardAndPrefetchBatchAsync(at: *const u64, sizes: *const usize, count: usize, places: *const Place, starts: *const usize, place_count: usize, flags: u64, stream: Handle);
+    fn cuMemDiscardAndPrefetchBatchAsync(at: *const u64, sizes: *const usize, count: usize, places: *const MemoryLocation, starts: *const usize, place_count: usize, flags: u64, stream: Handle);
     fn cuModuleLoadDataEx(module: *mut Handle, image: *const c_char, count: u32, options: *const u32, values: *const usize);
     fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
     fn cuLaunchKernel(function: Handle, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle, params: *const usize, extra: *const usize);

@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, CString, c_char};
 
-use super::api::{Api, CudaError, Handle, Place};
+use super::api::{Api, CudaError, Handle, MemoryLocation};
 use super::memory::Memory;
 
 /// The kernels' text.
@@ -341,7 +341,7 @@ impl Gpu {
     }
 
     /// Moves a part of managed memory, in stream order: by the newer function if there is one.
-    pub fn prefetch(&self, part: Part, place: Place, stream: Stream) -> Result<(), CudaError> {
+    pub fn prefetch(&self, part: Part, place: MemoryLocation, stream: Stream) -> Result<(), CudaError> {
         match self.prefetch_to_place(part, place, stream) {
             Err(CudaError::Missing(_)) => self.prefetch_to_number(part, place, stream),
             other => other,
@@ -349,13 +349,13 @@ impl Gpu {
     }
 
     /// `cuMemPrefetchAsync_v2`.
-    pub fn prefetch_to_place(&self, part: Part, place: Place, stream: Stream) -> Result<(), CudaError> {
+    pub fn prefetch_to_place(&self, part: Part, place: MemoryLocation, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: a part of a managed allocation.
         unsafe { self.api.cuMemPrefetchAsync_v2(part.at, part.bytes, place, 0, stream.0) }
     }
 
     /// `cuMemPrefetchAsync`, the one that takes a device number.
-    pub fn prefetch_to_number(&self, part: Part, place: Place, stream: Stream) -> Result<(), CudaError> {
+    pub fn prefetch_to_number(&self, part: Part, place: MemoryLocation, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: a part of a managed allocation.
         unsafe {
             self.api
@@ -364,7 +364,7 @@ impl Gpu {
     }
 
     /// `cuMemPrefetchBatchAsync`, all parts to one place.
-    pub fn prefetch_batch(&self, parts: &[Part], place: Place, stream: Stream) -> Result<(), CudaError> {
+    pub fn prefetch_batch(&self, parts: &[Part], place: MemoryLocation, stream: Stream) -> Result<(), CudaError> {
         let (at, sizes) = columns(parts);
         // SAFETY: arrays with the number of entries that is passed, one place, which begins with
         // entry 0.
@@ -385,7 +385,7 @@ impl Gpu {
     }
 
     /// `cuMemDiscardAndPrefetchBatchAsync`, all parts to one place.
-    pub fn discard_and_prefetch(&self, parts: &[Part], place: Place, stream: Stream) -> Result<(), CudaError> {
+    pub fn discard_and_prefetch(&self, parts: &[Part], place: MemoryLocation, stream: Stream) -> Result<(), CudaError> {
         let (at, sizes) = columns(parts);
         // SAFETY: arrays with the number of entries that is passed, one place, which begins with
         // entry 0.
@@ -404,7 +404,7 @@ impl Gpu {
     }
 
     /// Sets a part's preferred location.
-    pub fn prefer(&self, part: Part, place: Place) -> Result<(), CudaError> {
+    pub fn prefer(&self, part: Part, place: MemoryLocation) -> Result<(), CudaError> {
         /// `CU_MEM_ADVISE_SET_PREFERRED_LOCATION`.
         const PREFER: u32 = 3;
         // SAFETY: a part of a managed allocation.
@@ -421,7 +421,10 @@ impl Gpu {
         const ADVICE: [u32; 2] = [2, 1];
         let advice = ADVICE[usize::from(yes)];
         // SAFETY: a part of a managed allocation; the place is moot for this advice.
-        match unsafe { self.api.cuMemAdvise_v2(part.at, part.bytes, advice, Place::DEVICE) } {
+        match unsafe {
+            self.api
+                .cuMemAdvise_v2(part.at, part.bytes, advice, MemoryLocation::DEVICE)
+        } {
             // SAFETY: as above.
             Err(CudaError::Missing(_)) => unsafe { self.api.cuMemAdvise(part.at, part.bytes, advice, 0) },
             other => other,

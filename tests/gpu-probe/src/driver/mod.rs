@@ -12,7 +12,7 @@ mod gpu;
 mod memory;
 mod vmm;
 
-pub use api::{CudaError, Place};
+pub use api::{CudaError, MemoryLocation};
 pub use cupti::Cupti;
 pub use gpu::{Event, Gpu, Kernel, Part, Stream};
 pub use memory::{BLOCK_BYTES, Memory};

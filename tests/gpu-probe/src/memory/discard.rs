@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use super::{NO_LEDGER, Tools};
 use crate::bench::ProbeBench;
-use crate::driver::{BLOCK_BYTES, CudaError, Memory, Part, Place};
+use crate::driver::{BLOCK_BYTES, CudaError, Memory, MemoryLocation, Part};
 use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
@@ -39,7 +39,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
     let out = |parts: &[Part]| {
         parts
             .iter()
-            .try_for_each(|part| gpu.prefetch(*part, Place::HOST, stream))
+            .try_for_each(|part| gpu.prefetch(*part, MemoryLocation::HOST, stream))
     };
     let ways: [(&str, Way<'_>); 4] = [
         ("out_copied", Box::new(out)),
@@ -53,7 +53,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
         ),
         (
             "out_discard_and_prefetch",
-            Box::new(|parts| gpu.discard_and_prefetch(parts, Place::HOST, stream)),
+            Box::new(|parts| gpu.discard_and_prefetch(parts, MemoryLocation::HOST, stream)),
         ),
     ];
     for (name, way) in ways {

@@ -12,7 +12,7 @@ pub mod swap;
 use anyhow::Result;
 
 use crate::bench::{EventPair, ProbeBench};
-use crate::driver::{Kernel, Memory, Part, Place, Stream};
+use crate::driver::{Kernel, Memory, MemoryLocation, Part, Stream};
 
 /// Reason for skipping on the simulated device.
 pub const NO_LEDGER: &str =
@@ -55,7 +55,7 @@ impl<'b> Tools<'b> {
     }
 
     /// Device time of a prefetch.
-    pub fn prefetch(&self, part: Part, place: Place) -> Result<f64> {
+    pub fn prefetch(&self, part: Part, place: MemoryLocation) -> Result<f64> {
         self.pair
             .around(self.stream, || Ok(self.bench.gpu.prefetch(part, place, self.stream)?))
     }
@@ -67,7 +67,7 @@ impl<'b> Tools<'b> {
 
     /// Brings every page to the device by writing it there.
     pub fn dirty(&self, memory: &Memory<'_>) -> Result<()> {
-        self.prefetch(memory.whole(), Place::DEVICE)?;
+        self.prefetch(memory.whole(), MemoryLocation::DEVICE)?;
         self.sweep(memory.whole()).map(drop)
     }
 }

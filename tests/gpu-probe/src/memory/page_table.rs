@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::NO_LEDGER;
 use crate::bench::{ProbeBench, nanoseconds};
-use crate::driver::{BLOCK_BYTES, Memory, Place};
+use crate::driver::{BLOCK_BYTES, Memory, MemoryLocation};
 use crate::host::{PAGE, PageTable, page_table};
 use crate::probe::{Group, Probe};
 use crate::report::Clock;
@@ -73,11 +73,11 @@ fn run(bench: &ProbeBench) -> Result<()> {
     let from_host = judged(&populated, &look()?, OFFSET_BYTES, STRIDE_BYTES);
     from_host.print(bench, "after_host");
 
-    gpu.prefetch(memory.whole(), Place::DEVICE, stream)?;
+    gpu.prefetch(memory.whole(), MemoryLocation::DEVICE, stream)?;
     gpu.wait(stream)?;
     tell("on_device", &look()?);
     // Evicted: later looks compare with the pages that the host has mapped now.
-    gpu.prefetch(memory.whole(), Place::HOST, stream)?;
+    gpu.prefetch(memory.whole(), MemoryLocation::HOST, stream)?;
     gpu.wait(stream)?;
     let evicted = look()?;
     tell("evicted", &evicted);
@@ -85,7 +85,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
     judged(&evicted, &look()?, OFFSET_BYTES, STRIDE_BYTES).print(bench, "after_eviction");
 
     // Evicted, then touched once by the host, which maps every page that came back.
-    gpu.prefetch(memory.whole(), Place::HOST, stream)?;
+    gpu.prefetch(memory.whole(), MemoryLocation::HOST, stream)?;
     gpu.wait(stream)?;
     memory.populate(3);
     let mapped = look()?;

@@ -13,7 +13,7 @@ use anyhow::Result;
 
 use super::{NO_LEDGER, Tools};
 use crate::bench::ProbeBench;
-use crate::driver::Place;
+use crate::driver::MemoryLocation;
 use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
@@ -44,12 +44,12 @@ fn run(bench: &ProbeBench) -> Result<()> {
         }
         let (mut first, mut leaving, mut again, mut writing) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         bench.repeat(ROUNDS, |_| {
-            first.push(tools.prefetch(memory.whole(), Place::DEVICE)?);
-            leaving.push(tools.prefetch(memory.whole(), Place::HOST)?);
-            again.push(tools.prefetch(memory.whole(), Place::DEVICE)?);
+            first.push(tools.prefetch(memory.whole(), MemoryLocation::DEVICE)?);
+            leaving.push(tools.prefetch(memory.whole(), MemoryLocation::HOST)?);
+            again.push(tools.prefetch(memory.whole(), MemoryLocation::DEVICE)?);
             // A write ends the duplication: the pages are now only on the device.
             writing.push(tools.sweep(memory.whole())?);
-            tools.prefetch(memory.whole(), Place::HOST)?;
+            tools.prefetch(memory.whole(), MemoryLocation::HOST)?;
             memory.populate(2);
             Ok(0.0)
         })?;
@@ -98,8 +98,8 @@ fn ways_out(bench: &ProbeBench, tools: &Tools<'_>) -> Result<()> {
         let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
         let all = memory.whole();
         let place = match way {
-            ChangeWay::CollapseToHost => Place::HOST,
-            _ => Place::DEVICE,
+            ChangeWay::CollapseToHost => MemoryLocation::HOST,
+            _ => MemoryLocation::DEVICE,
         };
         let (mut freed, mut advice, mut leaving, mut again) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         bench.repeat(ROUNDS, |_| {
@@ -110,7 +110,7 @@ fn ways_out(bench: &ProbeBench, tools: &Tools<'_>) -> Result<()> {
             gpu.read_mostly(all, true)?;
             gpu.prefer(all, place)?;
             if !written {
-                tools.prefetch(all, Place::DEVICE)?;
+                tools.prefetch(all, MemoryLocation::DEVICE)?;
             }
             let before = gpu.free_memory()?;
             let begun = Instant::now();
@@ -119,16 +119,16 @@ fn ways_out(bench: &ProbeBench, tools: &Tools<'_>) -> Result<()> {
             }
             advice.push(begun.elapsed().as_nanos() as f64);
             if matches!(way, ChangeWay::Prefetch | ChangeWay::CollapseToHost) {
-                leaving.push(tools.prefetch(all, Place::HOST)?);
+                leaving.push(tools.prefetch(all, MemoryLocation::HOST)?);
             }
             gpu.wait(tools.stream)?;
             let after = gpu.free_memory()?;
             freed.push(after.saturating_sub(before) as f64 / memory.bytes() as f64);
             gpu.read_mostly(all, true)?;
-            again.push(tools.prefetch(all, Place::DEVICE)?);
+            again.push(tools.prefetch(all, MemoryLocation::DEVICE)?);
             // For the next round it is only on the host.
             gpu.read_mostly(all, false)?;
-            tools.prefetch(all, Place::HOST)?;
+            tools.prefetch(all, MemoryLocation::HOST)?;
             Ok(0.0)
         })?;
         for (what, unit, clock, values) in [

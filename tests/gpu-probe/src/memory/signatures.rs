@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use crate::bench::ProbeBench;
-use crate::driver::{BLOCK_BYTES, CudaError, Place};
+use crate::driver::{BLOCK_BYTES, CudaError, MemoryLocation};
 use crate::probe::{Group, Probe};
 
 /// The probe.
@@ -49,7 +49,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
         }
         .print();
     };
-    for (name, place) in [("device", Place::DEVICE), ("host", Place::HOST)] {
+    for (name, place) in [("device", MemoryLocation::DEVICE), ("host", MemoryLocation::HOST)] {
         memory.populate(1);
         let by_number = gpu.prefetch_to_number(memory.whole(), place, stream);
         told(

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::NO_LEDGER;
 use crate::bench::{ProbeBench, nanoseconds};
-use crate::driver::{Gpu, Place};
+use crate::driver::{Gpu, MemoryLocation};
 use crate::peer::{Mps, Peer, Role, numbers};
 use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
@@ -166,10 +166,10 @@ impl Role for Swapper {
         }
         let job = self.0.as_ref().context("not open")?;
         let time = match line {
-            "in" => job.timed(Some(Place::DEVICE), false),
-            "out" => job.timed(Some(Place::HOST), false),
+            "in" => job.timed(Some(MemoryLocation::DEVICE), false),
+            "out" => job.timed(Some(MemoryLocation::HOST), false),
             "run" => job.timed(None, true),
-            "in and run" => job.timed(Some(Place::DEVICE), true),
+            "in and run" => job.timed(Some(MemoryLocation::DEVICE), true),
             "in and run by pieces" => job.by_pieces(),
             "runs" => return job.runs(),
             _ => bail!("no such thing to do: {line}"),
@@ -196,7 +196,7 @@ impl SwapJob {
         gpu.order(moving, from)?;
         for at in (0..self.memory.bytes()).step_by(PIECE_BYTES) {
             let (part, event) = (self.memory.part(at, PIECE_BYTES), gpu.event()?);
-            gpu.prefetch(part, Place::DEVICE, moving)?;
+            gpu.prefetch(part, MemoryLocation::DEVICE, moving)?;
             gpu.record(event, moving)?;
             gpu.order(stream, event)?;
             let words = part.bytes() as u64 / 4;
@@ -216,7 +216,7 @@ impl SwapJob {
     }
 
     /// Device time of a prefetch, of a kernel that reads and writes everything, or of both.
-    fn timed(&self, place: Option<Place>, run: bool) -> Result<f64> {
+    fn timed(&self, place: Option<MemoryLocation>, run: bool) -> Result<f64> {
         let gpu = self.gpu;
         let (sweep, stream) = (gpu.kernel("gpu_probe_sweep")?, gpu.stream()?);
         let (from, to) = (gpu.event()?, gpu.event()?);
