@@ -108,9 +108,9 @@ def folder(out=OUT, processor=X86_64):
     return out / f"weft-{version()}-{processor.name}"
 
 
-def tarball(out=OUT):
+def tarball(out=OUT, processor=X86_64):
     """The path of the tarball."""
-    return Path(f"{folder(out)}.tar.gz")
+    return Path(f"{folder(out, processor)}.tar.gz")
 
 
 def deb(out=OUT, processor=X86_64):

@@ -29,7 +29,7 @@ NAMED = [
     ([f"{folder}/Cargo.lock" for folder in CRATES], r'^\[\[package\]\]\nname = "[^"]+"\nversion = "([^"]+)"\n(?!source)'),
     (["deploy/kubernetes/chart/Chart.yaml"], r'^(?:version|appVersion): "?([\d.]+)"?$'),
     (["deploy/kubernetes/weft.yaml"], r'(?:version: "|image: "weft:)([\d.]+)"$'),
-    (["deploy/kubernetes/Containerfile"], r"\bweft[:-](\d+\.\d+\.\d+)\b"),
+    (["deploy/kubernetes/Containerfile", "docs/kubernetes.md"], r"\bweft[:-](\d+\.\d+\.\d+)\b"),
 ]
 
 

@@ -19,8 +19,9 @@ BOUND = 400
 class Engine:
     """A client of the matrix that stops at the points of programs/stages.py."""
 
-    def __init__(self, scene, name, **more):
-        client = tomllib.loads((paths.CLIENTS / "clients.toml").read_text())[name]
+    def __init__(self, scene, client, name=None, **more):
+        name = name or client
+        client = tomllib.loads((paths.CLIENTS / "clients.toml").read_text())[client]
         venv = client["venv"]
         if not paths.python(venv).exists():
             pytest.skip(f"no .venv-{venv}: scripts/setup {venv}")
@@ -39,9 +40,10 @@ class Engine:
     def goes_on(self, stage):
         (self.stages / stage).unlink()
 
-    def held(self, training):
+    def held(self, *others):
         """Bytes that its processes hold, as the broker counts them."""
-        rows = [row for row in self.scene.status()["clients"] if row["pid"] != training.job.pid]
+        known = [other.job.pid for other in others]
+        rows = [row for row in self.scene.status()["clients"] if row["pid"] not in known]
         return sum(row["memory"] for row in rows)
 
     def ends(self):
@@ -81,3 +83,31 @@ def test_memory_of_a_sleeping_engine_is_a_training_jobs_until_the_engine_wakes(s
     engine.goes_on(first)
     engine.ends()
     assert "waits inside" not in engine.job.stderr(), engine.job.explain()
+
+
+def test_two_caches_take_turns_and_a_training_job_has_what_both_gave_back(scene):
+    size = 8 * GIB
+    training = Told(small(scene, 8), "training", WEFT_PRIORITY=5)
+    free = training.does("read")["free"]
+    one = Engine(scene, "kvcached", "one", WEFT_PRIORITY="5")
+    two = Engine(scene, "kvcached", "two", WEFT_PRIORITY="0")
+    for cache in (one, two):
+        cache.until("ready")
+    before = "ready"
+    for turn in range(2):
+        for cache, other in ((one, two), (two, one)):
+            cache.goes_on(before)
+            cache.until(f"full-{turn}")
+            full = cache.held(training, other)
+            assert full > 0.64 * size, f"turn {turn}: {full} bytes"
+            cache.goes_on(f"full-{turn}")
+            cache.until(f"empty-{turn}")
+            kept = cache.held(training, other)
+            assert kept < full / 4, f"turn {turn}: {kept} of {full} bytes"
+        before = f"empty-{turn}"
+        uses(training, free * 6 // 10)
+        training.does("free")
+    for cache in (one, two):
+        cache.goes_on(before)
+        cache.ends()
+        assert "waits inside" not in cache.job.stderr(), cache.job.explain()

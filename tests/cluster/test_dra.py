@@ -473,6 +473,40 @@ def test_the_examples_claims_are_prepared(cluster):
         assert pod["spec"]["resourceClaims"][0]["resourceClaimName"] == claim["metadata"]["name"]
 
 
+def by_name(template, klass):
+    """The spec of the claim that the scheduler makes of a pod's requests by a resource's name
+    (KEP-5004): one request for each container that has the name in its limits."""
+    requests = []
+    for at, each in enumerate(template["spec"]["containers"]):
+        count = int(each["resources"]["limits"].get(klass["spec"]["extendedResourceName"], 0))
+        if count:
+            exactly = {"deviceClassName": klass["metadata"]["name"], "count": count}
+            requests.append({"name": f"container-{at}-request-0", "exactly": exactly})
+    return spec(*requests)
+
+
+def test_pods_that_request_a_share_by_its_name_get_one(cluster):
+    """The manifests for the device plugin, as they are."""
+    cluster.start()
+    cluster.has(A, B)
+    shown = documents((DEPLOY / "examples" / "pods.yaml").read_text())
+    templates = [each if each["kind"] == "Pod" else each["spec"]["template"] for each in shown]
+    assert len(templates) == 2
+    for number, template in enumerate(templates):
+        claim = cluster.claim(by_name(template, cluster.klass), f"pod{number}-extended-resources-x7k9p")
+        ((device,), pairs) = cluster.prepared(claim)
+        ((name, variables),) = pairs.items()
+        # The kubelet gives the devices of this request to the container.
+        assert device["requests"] == ["container-0-request-0"], device
+        assert name == f"{claim['metadata']['uid']}-container-0-request-0"
+        assert variables["CUDA_VISIBLE_DEVICES"] == A and "WEFT_MEMORY" not in variables
+    (each,) = templates[0]["spec"]["containers"]
+    each["resources"]["limits"] = {"weft.dev/gpu-share": 2}
+    _, pairs = cluster.prepared(cluster.claim(by_name(templates[0], cluster.klass), "two"))
+    ((_, variables),) = pairs.items()
+    assert variables["CUDA_VISIBLE_DEVICES"] == f"{A},{B}"
+
+
 def test_two_pods_of_one_claim_run_on_one_gpu(scene, chart):
     """Containers of Podman get the page's claim by the CDI file that the driver wrote for it."""
     if not KUBELET.exists():

@@ -387,6 +387,22 @@ def test_a_container_is_given_a_gpu_by_the_cdi_file(scene, node):
     assert (plain.wait(BOUND), plain.stdout()) == (0, b"\n"), plain.explain()
 
 
+def test_the_first_pod_finds_weft(scene, node):
+    """Its command, in a container with a share: every way to the driver leads to weft."""
+    scene.broker.socket = node.socket
+    scene.broker.start()
+    (first,) = ask(files=[str(DEPLOY / "examples" / "first.yaml")])["documents"]
+    (given,) = first["spec"]["containers"]
+    # The plugin's folder is this scene's, and not /opt/weft.
+    command = [word.replace("/opt/weft", str(node.folders["weft"])) for word in given["command"]]
+    done = node.start("--device", f"weft.dev/gpu={node.uuid}", *ROOTFS, *command)
+    assert done.wait(BOUND) == 0, f"{done.explain()}{done.stdout().decode()}"
+    rows = done.stdout().decode().splitlines()
+    ways = [row for row in rows if " interception: " in row]
+    assert len(ways) >= 5 and all(row.startswith("ok ") for row in ways), rows
+    assert any(row.startswith("ok ") and str(node.socket) in row for row in rows), rows
+
+
 def test_the_broker_needs_no_more_rights_than_the_chart_gives(node):
     """Its container as the chart has it: rights, mounts, options, settings, and read-only files."""
     folders = {name: str(node.folders[name]) for name in ("weft", "socket", "state", "kubelet")}
@@ -434,8 +450,11 @@ def test_the_broker_needs_no_more_rights_than_the_chart_gives(node):
 
 
 def test_the_images_commands_name_what_they_make():
-    """The folders that the file copies are those that its commands make."""
+    """The folders that the file copies are those that its commands make. The page has the same
+    commands."""
     package, plugin, build = cluster_kubernetes.image_commands()
+    for command in (package, plugin, build):
+        assert f"\n$ {command}\n" in PAGE.read_text(), command
     text = cluster_kubernetes.CONTAINERFILE.read_text()
     found = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.M))
     assert package == "scripts/package" and (paths.ROOT / package).exists()
