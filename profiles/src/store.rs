@@ -98,10 +98,14 @@ impl Store {
     pub fn load(&self, name: &str) -> Result<Profile, ProfileError> {
         let path = self.path(name)?;
         match read(&path) {
-            Err(ProfileError::File(error)) if error.is_missing() => Err(ProfileError::Missing {
-                name: name.to_owned(),
-                path,
-            }),
+            Err(ProfileError::File(error)) if error.is_missing() => {
+                // A name without a folder is one in the user's directory.
+                let name = match Store::of_user().is_ok_and(|own| own == *self) {
+                    true => name.to_owned(),
+                    false => path.with_extension("").display().to_string(),
+                };
+                Err(ProfileError::Missing { name, path })
+            }
             other => other,
         }
     }
@@ -227,7 +231,7 @@ mod tests {
         let error = Store::at("/nowhere").load("bert").unwrap_err().to_string();
         assert_eq!(
             error,
-            "no profile \"bert\" at /nowhere/bert.profile: record it with `weft profile --name bert -- COMMAND`"
+            "no profile \"/nowhere/bert\" at /nowhere/bert.profile: record it with `weft profile --name /nowhere/bert -- COMMAND`"
         );
     }
 

@@ -90,6 +90,9 @@ pub struct BrokerStatus {
     pub profile_failures: u64,
     /// The last trouble worth a person's attention.
     pub last_trouble: Option<String>,
+    /// Why jobs that end now are not in the history, with the remedy.
+    #[serde(default)]
+    pub history_trouble: Option<String>,
     /// Core of the first known device; `None`: no answer from the scheduler thread.
     pub core: Option<serde_json::Value>,
     /// Each device that a job has used.

@@ -40,7 +40,7 @@ pub struct BrokerArgs {
     #[arg(long)]
     pub replace: bool,
     /// Exit after this many seconds without an attached client
-    #[arg(long, value_name = "SECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", value_parser = text::whole::<u64>)]
     pub idle_exit: Option<u64>,
     /// Socket to which clients connect; default: WEFT_SOCKET, else the user's own socket (with
     /// --shared /run/weft/broker.sock)
@@ -69,26 +69,26 @@ pub struct BrokerArgs {
     #[arg(long, value_name = "USER=SIZE", requires = "shared", value_parser = users::memory)]
     pub memory_of: Vec<(Option<u32>, u64)>,
     /// Most predicted work of other jobs that may delay the foreground job
-    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
     pub delay_bound: Option<u64>,
     /// Largest mean slowdown of a foreground job that sets none itself, as a part of its time (2%,
     /// 0.02, 0); default: 1%
     #[arg(long, value_name = "PART", value_parser = latency_budget::parse_slowdown, allow_hyphen_values = true)]
     pub slowdown: Option<u32>,
     /// Longest wait of a launch at the gate; after it the launch passes and is counted
-    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
     pub longest_wait: Option<u64>,
     /// Longest time that a job is swapped out while other jobs of its priority have their turns,
     /// because their memory does not fit the device together; default: 500
-    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
     pub max_swapped_out: Option<u64>,
     /// Raise --max-swapped-out up to this if turns are too short for the memory that they move;
     /// default: they stay too short. `weft status` shows the limit that they need
-    #[arg(long, hide_short_help = true, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, hide_short_help = true, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
     pub swapped_out_limit: Option<u64>,
     /// Cost of a switch of the device from one process to another; default: 100, and 0 on a device
     /// whose jobs share it under MPS
-    #[arg(long, hide_short_help = true, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, hide_short_help = true, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
     pub switch_cost: Option<u64>,
     /// Start an MPS daemon of this user, so that jobs share the device instead of taking turns:
     /// auto: if nothing stands in the way; on: each job also prints why not; default: off. A fatal
@@ -135,6 +135,7 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         None if args.shared => Places::shared(),
         None => Places::own(),
     };
+    start::check_place(&places)?;
     let prepared = match args.shared {
         true => places.prepare_shared(),
         false => places.prepare(),
@@ -501,7 +502,7 @@ fn runs_already(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     bail!(
-        "a broker already runs at {} and was not changed; replace it (--replace), stop it (weft stop), or start this one on another --socket",
+        "a broker already runs at {} and was not changed; replace it (--replace), or stop it (weft stop)",
         places.socket().display()
     )
 }

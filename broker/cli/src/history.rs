@@ -84,6 +84,11 @@ pub fn main(args: HistoryArgs) -> Result<ExitCode> {
         gang: args.gang,
     };
     let mut page = page(&places, &query, Ok(PATIENCE))?;
+    if let Ok(status) = status::ask_within(&places, PATIENCE)
+        && let Some(trouble) = status.broker.history_trouble
+    {
+        text::warn(trouble);
+    }
     if let Some(job) = &args.job {
         page.jobs.retain(|row| is_called(row, job));
         page.jobs
@@ -91,7 +96,7 @@ pub fn main(args: HistoryArgs) -> Result<ExitCode> {
     }
     if args.total {
         if let Some(total) = total(&page.jobs) {
-            println!("{total}");
+            text::print(&total);
         }
         return Ok(ExitCode::SUCCESS);
     }

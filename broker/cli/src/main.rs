@@ -6,9 +6,10 @@
 
 #![deny(unsafe_code)]
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod activation;
 mod broker;
@@ -101,7 +102,7 @@ enum Command {
 
 /// Parses and runs the command line, and reports errors.
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
@@ -128,8 +129,8 @@ fn main() -> ExitCode {
         Command::Broker(args) => broker::main(args),
         Command::Stop(args) => stop::main(args),
         Command::Cluster(args) => cluster::main(&args),
-        Command::Completions(args) => completions::completions(args, <Cli as clap::CommandFactory>::command()),
-        Command::Man(args) => completions::man(args, <Cli as clap::CommandFactory>::command()),
+        Command::Completions(args) => completions::completions(args, Cli::command()),
+        Command::Man(args) => completions::man(args, Cli::command()),
         Command::Probe(args) => probe::main(args),
     };
     outcome.unwrap_or_else(|error| {
@@ -139,12 +140,27 @@ fn main() -> ExitCode {
     })
 }
 
+/// Parses a command line. A negative number is a value, so that its option can name its fault.
+fn parse(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
+    fn with_negatives(command: clap::Command) -> clap::Command {
+        let is_value = |arg: &clap::Arg| arg.get_action().takes_values() && !arg.is_trailing_var_arg_set();
+        command
+            .mut_args(|arg| match is_value(&arg) {
+                true => arg.allow_negative_numbers(true),
+                false => arg,
+            })
+            .mut_subcommands(with_negatives)
+    }
+    Cli::from_arg_matches(&with_negatives(Cli::command()).try_get_matches_from(words)?)
+}
+
 /// Prints a wrong command line's error in one line, or the requested help or version.
 fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            error.exit()
+            text::printed(error.use_stderr(), || error.print());
+            ExitCode::from(if error.use_stderr() { 2 } else { 0 })
         }
         _ => {
             let words: Vec<_> = std::env::args_os().skip(1).collect();
@@ -158,7 +174,6 @@ fn usage(error: &clap::Error) -> ExitCode {
 
 /// Hint for an unknown word after `weft profile`, which clap would treat as the job.
 fn no_action(words: &[&str]) -> Option<String> {
-    use clap::CommandFactory;
     let [profile, word, ..] = words else { return None };
     let command = Cli::command();
     let actions = command.find_subcommand(profile).filter(|_| *profile == "profile")?;
@@ -192,7 +207,6 @@ fn in_one_line(said: &str) -> String {
 
 /// The most specific command that was named.
 fn command_of(words: &[&str]) -> String {
-    use clap::CommandFactory;
     let (mut command, mut name) = (Cli::command(), "weft".to_string());
     for word in words {
         let Some(found) = command.find_subcommand(word).cloned() else {
@@ -207,7 +221,6 @@ fn command_of(words: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -220,7 +233,7 @@ mod tests {
             &["weft", "run", "--priority", "3", "--", "python", "-c", "x"][..],
             &["weft", "run", "--priority", "3", "python", "-c", "x"][..],
         ] {
-            let Command::Run(args) = Cli::try_parse_from(line).expect("parses").command else {
+            let Command::Run(args) = parse(line).expect("parses").command else {
                 panic!("another command");
             };
             assert_eq!(args.command, ["python", "-c", "x"]);
@@ -237,9 +250,9 @@ mod tests {
             &["weft", "run", "--help-me", "true"],
             &["weft", "profile", "--name", "q", "--outt", "x", "--", "true"],
         ] {
-            assert!(Cli::try_parse_from(line).is_err(), "{line:?}");
+            assert!(parse(line).is_err(), "{line:?}");
         }
-        let said = |line: &[&str]| in_one_line(&Cli::try_parse_from(line).expect_err("wrong").to_string());
+        let said = |line: &[&str]| in_one_line(&parse(line).expect_err("wrong").to_string());
         let option = said(&["weft", "run", "--profle", "resnet", "--", "python", "x"]);
         assert!(
             option.contains("'--profle'") && option.contains("'--profile'") && !option.contains('\n'),
@@ -259,7 +272,7 @@ mod tests {
             &["weft", "run", "--", "-x", "--profle"],
             &["weft", "run", "-p", "3", "--", "python", "-u", "--", "x"],
         ] {
-            assert!(Cli::try_parse_from(line).is_ok(), "{line:?}");
+            assert!(parse(line).is_ok(), "{line:?}");
         }
         assert_eq!(command_of(&["run", "--profle"]), "weft run");
         assert_eq!(command_of(&["profile", "keep", "x"]), "weft profile keep");
@@ -272,7 +285,7 @@ mod tests {
             &["weft", "profile", "--name", "q", "--", "python", "-u", "x.py"][..],
             &["weft", "profile", "--name", "q", "python", "-u", "x.py"],
         ] {
-            let Command::Profile(args) = Cli::try_parse_from(line).expect("parses").command else {
+            let Command::Profile(args) = parse(line).expect("parses").command else {
                 panic!("another command");
             };
             assert_eq!(args.command, ["python", "-u", "x.py"]);
@@ -290,22 +303,22 @@ mod tests {
         ] {
             assert_eq!(no_action(known), None, "{known:?}");
         }
-        assert!(Cli::try_parse_from(["weft", "profile", "show", "q"]).is_ok());
-        assert!(Cli::try_parse_from(["weft", "profile", "list"]).is_ok());
-        assert!(Cli::try_parse_from(["weft", "profile", "--name", "q"]).is_err());
+        assert!(parse(["weft", "profile", "show", "q"]).is_ok());
+        assert!(parse(["weft", "profile", "list"]).is_ok());
+        assert!(parse(["weft", "profile", "--name", "q"]).is_err());
     }
 
     #[test]
     fn priorities_end_at_nine() {
-        assert!(Cli::try_parse_from(["weft", "run", "--priority", "10", "--", "true"]).is_err());
-        assert!(Cli::try_parse_from(["weft", "set", "--pid", "7", "--priority", "9"]).is_ok());
-        assert!(Cli::try_parse_from(["weft", "set", "--priority", "9"]).is_err());
+        assert!(parse(["weft", "run", "--priority", "10", "--", "true"]).is_err());
+        assert!(parse(["weft", "set", "--pid", "7", "--priority", "9"]).is_ok());
+        assert!(parse(["weft", "set", "--priority", "9"]).is_err());
     }
 
     #[test]
     fn a_job_may_be_told_several_things_at_once() {
         let line = "weft set --pid 7 --priority 0 --slowdown 2% --slo 50ms";
-        let Command::Set(args) = Cli::try_parse_from(line.split(' ')).expect("parses").command else {
+        let Command::Set(args) = parse(line.split(' ')).expect("parses").command else {
             panic!("another command");
         };
         assert_eq!((args.priority, args.slowdown), (Some(0), Some(20_000)));
@@ -314,7 +327,7 @@ mod tests {
 
     #[test]
     fn weights_are_users_and_priorities_jobs() {
-        assert!(Cli::try_parse_from(["weft", "set", "--user", "ann", "--weight", "3"]).is_ok());
+        assert!(parse(["weft", "set", "--user", "ann", "--weight", "3"]).is_ok());
         for wrong in [
             &["weft", "set", "--user", "ann", "--priority", "3"][..],
             &["weft", "set", "--user", "ann", "--slo", "3ms"][..],
@@ -336,7 +349,7 @@ mod tests {
                 "3",
             ][..],
         ] {
-            assert!(Cli::try_parse_from(wrong).is_err(), "{wrong:?}");
+            assert!(parse(wrong).is_err(), "{wrong:?}");
         }
     }
 }

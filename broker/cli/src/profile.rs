@@ -47,7 +47,7 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Priority while the job is sampled, 0 to 9; default: 0, so that its gaps are its own
-    #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
+    #[arg(long, short, value_parser = text::priority)]
     priority: Option<u8>,
     /// Kind of the job's device memory while it is sampled; the memory that its kernels touch is
     /// learnt only with managed memory
@@ -135,6 +135,13 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
+    if let Some((folder, _)) = name.rsplit_once('/')
+        && !folder.is_empty()
+        && !Path::new(folder).is_dir()
+    {
+        eprintln!("weft: --name {name} is a file, because it has a slash, and there is no folder {folder}");
+        return Ok(ExitCode::from(2));
+    }
     let file = profile_path::file(&called)?;
     profile_path::ready(&called).context("the job was not started: its profile could not be saved")?;
     if let Some(out) = &args.out {

@@ -43,7 +43,7 @@ pub struct RunArgs {
     pub name: Option<String>,
     /// 0 (matters most) to 9 (fills gaps last), or high (0), normal (5), low (7), idle (9);
     /// default: 5 [env: WEFT_PRIORITY]
-    #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
+    #[arg(long, short, value_parser = text::priority)]
     pub priority: Option<u8>,
     /// Largest mean slowdown by background jobs while this is a foreground job, as a part of its
     /// time (2%, 0.02, 0); default: the broker's, 1% [env: WEFT_SLOWDOWN]

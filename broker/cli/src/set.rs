@@ -33,7 +33,7 @@ pub struct SetArgs {
     #[arg(long, conflicts_with_all = ["priority", "slowdown", "slo", "at_least"])]
     pub user: Option<String>,
     /// 0 (matters most) to 9, or high (0), normal (5), low (7), idle (9)
-    #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
+    #[arg(long, short, value_parser = text::priority)]
     pub priority: Option<u8>,
     /// Largest mean slowdown by background jobs, as a part of the job's time (2%, 0.02, 0)
     #[arg(long, value_parser = latency_budget::parse_slowdown, allow_hyphen_values = true)]
@@ -45,7 +45,7 @@ pub struct SetArgs {
     #[arg(long, value_name = "PART", value_parser = latency_budget::parse_at_least, allow_hyphen_values = true)]
     pub at_least: Option<u32>,
     /// Share of memory and time relative to a user of weight 1 while both have jobs queued
-    #[arg(long, value_parser = weight, conflicts_with_all = ["job", "client", "pid"], allow_negative_numbers = true)]
+    #[arg(long, value_parser = weight, conflicts_with_all = ["job", "client", "pid"])]
     pub weight: Option<u32>,
 }
 

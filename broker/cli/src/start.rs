@@ -14,8 +14,10 @@ use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use super::text;
 use weft_api::admin;
 use weft_api::paths::Places;
+use weft_protocol::transport::{HANDSHAKE, TimeLimit, TransportError, client};
 
 /// Longest wait for a new broker's answer. It takes a few milliseconds, or seconds on a swapping
 /// machine.
@@ -33,6 +35,7 @@ pub fn ensure(places: &Places, extra: &[String]) -> Result<()> {
     if admin::pings(places) {
         return Ok(());
     }
+    check_place(places)?;
     if places.is_shared() {
         bail!(
             "the shared broker at {} does not answer; ask the machine's administrator to start it (weft broker --shared)",
@@ -42,7 +45,23 @@ pub fn ensure(places: &Places, extra: &[String]) -> Result<()> {
     places
         .prepare()
         .with_context(|| format!("the broker's directory {}", places.directory().display()))?;
-    start(places, extra)
+    start(places, extra)?;
+    // A mistyped path would else part this job from those of the broker that was meant.
+    if std::env::var_os("WEFT_SOCKET").is_some_and(|said| !said.is_empty()) {
+        text::warn(format_args!(
+            "WEFT_SOCKET named no running broker: one was started at {}",
+            places.socket().display()
+        ));
+    }
+    Ok(())
+}
+
+/// Fails if the socket is another program's, or another user's: a broker would take its place.
+pub fn check_place(places: &Places) -> Result<()> {
+    match client::reach(places.socket(), TimeLimit::new(HANDSHAKE)) {
+        Err(wrong @ TransportError::Folder { .. }) => Err(wrong.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Waits for the lock on starting a broker; dropping the file releases it.

@@ -100,6 +100,7 @@ fn render(status: &Status, verbose: bool, width: usize) -> Vec<PageLine> {
     if let Some(trouble) = &broker.last_trouble {
         prose.push(format!("last trouble: {trouble}"));
     }
+    prose.extend(broker.history_trouble.clone());
     prose.extend(super::mps::line(&broker.mps));
     prose.extend(broker.devices.iter().filter_map(mps));
     prose.extend(warnings(status));

@@ -8,6 +8,8 @@ use std::str::FromStr;
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::inherited;
+
 pub use weft_api::formatting::{count, duration, percent, span};
 use weft_api::job_name::{end_of, script_of};
 use weft_api::plain_text as clean;
@@ -37,18 +39,29 @@ pub fn print(page: &str) {
     put(format!("{}\n", clean::page(page.trim_end())).as_bytes());
 }
 
-/// Writes to stdout. Ends the process if that fails: no later output would be right either. Returns
-/// whether the pipe is open.
-pub fn put(bytes: &[u8]) -> bool {
+/// Exit code of a program whose reader is gone, as if by SIGPIPE.
+const NOT_READ: i32 = 128 + 13;
+
+/// Writes to stdout. Ends the process if that fails: no later output would be right either.
+pub fn put(bytes: &[u8]) {
     let mut out = std::io::stdout();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Ok(()) => true,
-        // A closed pipe (`| head`) is not an error.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => false,
+    printed(false, || out.write_all(bytes).and_then(|()| out.flush()));
+}
+
+/// Prints on stdout, or on stderr. Ends the process if stdout takes nothing. A pipe that is closed
+/// (`| head`) gets no line.
+pub fn printed(on_stderr: bool, print: impl FnOnce() -> std::io::Result<()>) {
+    let done = match inherited::is_closed(1) && !on_stderr {
+        true => Err(std::io::Error::other("stdout is closed")),
+        false => print(),
+    };
+    match done {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(NOT_READ),
         Err(error) => {
-            eprintln!("weft: cannot print: {error}");
+            eprintln!("weft: cannot print: {}", why(&error));
             std::process::exit(1);
         }
+        Ok(()) => {}
     }
 }
 

@@ -103,6 +103,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         delay_bound: options.core.delay_bound,
         longest_wait: options.longest_wait,
         history: history.clone(),
+        shared: options.door.is_shared(),
         clock: base::clock::now,
     })
     .context("cannot start a thread")?;
@@ -264,15 +265,17 @@ fn keep_history(places: &Places, options: &Options) -> (history::HistoryWriter, 
     let file = match history::file_of(places, options.door.is_shared()) {
         Ok(file) => file,
         Err(error) => {
-            log::warn!("{error}; ended jobs are not recorded");
-            return (history::HistoryWriter::deaf(), None);
+            let line = format!("{error}; jobs that end now are not recorded");
+            log::warn!("{line}");
+            return (history::HistoryWriter::deaf(Some(line)), None);
         }
     };
     match history::start(file) {
         Ok((writer, end)) => (writer, Some(end)),
         Err(error) => {
-            log::warn!("cannot start the thread for the history of jobs: {error}; ended jobs are not recorded");
-            (history::HistoryWriter::deaf(), None)
+            let line = format!("cannot start the thread for the history: {error}; jobs that end now are not recorded");
+            log::warn!("{line}");
+            (history::HistoryWriter::deaf(Some(line)), None)
         }
     }
 }

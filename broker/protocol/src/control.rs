@@ -10,6 +10,9 @@ use weft_profiles::working_set::KernelWorkingSet;
 use super::Ns;
 use super::latency_budget::LatencyBudget;
 
+/// Begin of the note of a client that attaches again.
+pub const ATTACHED_AGAIN: &str = "attached again after losing its broker";
+
 /// Bytes of a granule: the piece of memory that a unified-memory driver moves at once.
 pub const GRANULE: u64 = 2 << 20;
 

@@ -3,8 +3,8 @@
 //! sets).
 //!
 //! The broker knows the outcome, and answers with one message. The wait for the answer is bounded.
-//! If the broker is gone or has stopped, only the lines are lost. The code runs in the process's
-//! own exit handlers: the exit code and stdout stay the job's.
+//! If the broker is gone, a line reports that; if it has stopped, only the lines are lost. The code
+//! runs in the process's own exit handlers: the exit code and stdout stay the job's.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,6 +53,10 @@ impl EndLines {
 /// Requests the lines of these sessions and waits until they are printed. One bound holds for all
 /// sessions together.
 pub(super) fn print(sessions: impl Iterator<Item = (&'static BrokerLink, &'static EndLines)> + Clone) {
+    let lost = |link: &BrokerLink| link.settings.outcome && link.attachment() > 0 && !link.is_attached();
+    if sessions.clone().any(|(link, _)| lost(link)) {
+        report::always("its broker is gone: what weft did for this job is not known");
+    }
     let wanted = sessions.filter(|(link, _)| {
         let counters = &link.lane.counters;
         let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);

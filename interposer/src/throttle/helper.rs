@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::futex::{self, Flags};
 use weft_protocol::VERSION;
 use weft_protocol::command_line;
-use weft_protocol::control::{Hello, Refusal, ToBroker, ToClient};
+use weft_protocol::control::{ATTACHED_AGAIN, Hello, Refusal, ToBroker, ToClient};
 use weft_protocol::fit;
 use weft_protocol::lane::Mode;
 use weft_protocol::latency_budget::LatencyBudget;
@@ -352,7 +352,7 @@ impl Helper {
             }
         }
         if again {
-            let note = format!("attached again after losing its broker ({} times so far)", self.lost);
+            let note = format!("{ATTACHED_AGAIN} ({} times so far)", self.lost);
             let _ = channel.send(ToBroker::Note(note));
         }
         self.channel = Some(channel);

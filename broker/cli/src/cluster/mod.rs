@@ -35,6 +35,8 @@ use slurm::{QueuedJob, SlurmNode, SlurmState};
 use weft_cluster::policies;
 use weft_protocol::duration::parse as time;
 
+use crate::text;
+
 /// Longest time for taking back nice values: a service manager waits for 90 s before it kills.
 const UNDO_LONGEST: Duration = Duration::from_secs(60);
 /// Interval at which signals are checked between two rounds.
@@ -171,13 +173,13 @@ fn run(mut adaptor: Adaptor<'_>, ended: &AtomicBool) -> Result<ExitCode> {
         match adaptor.round(epoch_s()) {
             Ok(report) => {
                 if silent {
-                    println!("Slurm answers again");
+                    text::print("Slurm answers again");
                 }
                 (heard, silent) = (Instant::now(), false);
                 let lines = adaptor.told(&report);
                 // Prints nothing for a round like the one before.
                 if last.as_ref() != Some(&lines) || !report.commands.is_empty() {
-                    lines.iter().for_each(|line| println!("{line}"));
+                    lines.iter().for_each(|line| text::print(line));
                 }
                 last = Some(lines);
             }
@@ -437,7 +439,7 @@ fn undo(hands: &dyn Hands, args: &ClusterPolicyArgs) -> Result<ExitCode> {
         };
         let words = commands::update(&job.called, nice, Some(&comment));
         if args.dry_run {
-            println!("  {}", shown(&words));
+            text::print(&format!("  {}", shown(&words)));
             continue;
         }
         let wrong = match begin.elapsed() < UNDO_LONGEST {
@@ -458,7 +460,7 @@ fn undo(hands: &dyn Hands, args: &ClusterPolicyArgs) -> Result<ExitCode> {
         bail!("{back} nice values were taken back, {left} were not: {why}");
     }
     if !args.dry_run {
-        println!("{back} nice values were taken back");
+        text::print(&format!("{back} nice values were taken back"));
     }
     Ok(ExitCode::SUCCESS)
 }

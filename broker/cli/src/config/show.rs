@@ -91,7 +91,7 @@ pub fn main(args: ConfigArgs) -> Result<ExitCode> {
             })
         }
         ConfigAction::Constants => {
-            println!("{}", serde_json::to_string_pretty(&Constants::default())?);
+            text::print(&serde_json::to_string_pretty(&Constants::default())?);
             Ok(ExitCode::SUCCESS)
         }
         ConfigAction::Path { shared } => {

@@ -138,7 +138,7 @@ fn mps_row(devices: &[DeviceReport]) -> ReportRow {
         ),
         (0, true) => ReportRow::ok(
             "mps",
-            "a control daemon runs, but a job started like this command would not use it: jobs take turns on the devices, unless weft run gives them the MPS of the broker",
+            "a control daemon runs, but a job started like this command would not use it: jobs take turns on the devices, unless weft run gives them the MPS of the broker, or they have the daemon's folder (row mps servers) in CUDA_MPS_PIPE_DIRECTORY",
         ),
         (0, false) => ReportRow::ok("mps", "not running: jobs take turns on the devices"),
         (some, _) if some == devices.len() => ReportRow::ok("mps", "jobs share the device without taking turns"),

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, access, statvfs};
 
 use super::row::ReportRow;
 use crate::config::{ConfigSources, LoadedConfig};
@@ -24,7 +24,9 @@ use weft_protocol::transport::{self, path};
 pub fn rows(places: &Places, rows: &mut Vec<ReportRow>) {
     rows.push(sockets(places));
     rows.push(broker(places));
+    let mut trouble = None;
     if let Ok(Answer::Status(status)) = admin::ask(places, &AdminQuestion::Status) {
+        trouble.clone_from(&status.broker.history_trouble);
         rows.extend(mixed(&status));
         rows.extend(own_mps(&status.broker.mps));
         rows.extend(elsewhere(&status));
@@ -34,6 +36,7 @@ pub fn rows(places: &Places, rows: &mut Vec<ReportRow>) {
     rows.extend(private_mount(places));
     rows.push(cores());
     rows.push(profiles(&profile_path::folder()));
+    rows.extend(history(places, trouble));
     rows.push(past_weft(places));
 }
 
@@ -132,7 +135,7 @@ pub fn own_mps(status: &MpsStatus) -> Option<ReportRow> {
         (MpsMode::On, MpsState::Off) => ReportRow::warn(
             WHAT,
             found,
-            "remove the obstacle: the broker tries again when a job begins",
+            "remove the obstacle, and the broker tries again when a job begins; or use the daemon that it names",
         ),
         _ => ReportRow::ok(WHAT, found),
     })
@@ -293,6 +296,33 @@ fn profiles(directory: &Path) -> ReportRow {
         ),
     }
 }
+
+/// Row about the history of jobs. `trouble`: the broker's. A shared broker's file is its owner's.
+fn history(places: &Places, trouble: Option<String>) -> Option<ReportRow> {
+    const WHAT: &str = "history";
+    let cannot = |found| ReportRow::warn(WHAT, found, "weft history and weft report lack the jobs that end now");
+    let file = match (trouble, weft_daemon::history::file(places)) {
+        (Some(trouble), _) => return Some(cannot(trouble)),
+        (None, _) if places.is_shared() => return None,
+        (None, Err(error)) => return Some(cannot(error.to_string())),
+        (None, Ok(file)) => file,
+    };
+    let there = file.ancestors().find(|path| path.exists())?;
+    let can = match there == file {
+        true => access(there, Access::WRITE_OK).is_ok(),
+        false => there.is_dir() && writable(there),
+    };
+    let shown = file.display();
+    let free = statvfs(there).map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+    Some(match (can, free) {
+        (true, LEAST_FREE_BYTES..) => ReportRow::ok(WHAT, shown.to_string()),
+        (true, _) => cannot(format!("{shown}: its disk is full: free space there")),
+        (false, _) => cannot(format!("{shown} is not writable: set WEFT_STATE_DIR to another folder")),
+    })
+}
+
+/// Free space below which the history cannot be written: a batch of rows and its journal, bytes.
+const LEAST_FREE_BYTES: u64 = 64 << 10;
 
 fn past_weft(places: &Places) -> ReportRow {
     let attached = match admin::ask(places, &AdminQuestion::Status) {

@@ -35,10 +35,10 @@ pub struct PredictArgs {
     /// Files of jobs that would share the GPU, with a lower priority
     batch: Vec<PathBuf>,
     /// Host time between an answer and the next request, in place of the file's
-    #[arg(long, value_name = "MS", value_parser = positive, allow_negative_numbers = true, conflicts_with = "rate")]
+    #[arg(long, value_name = "MS", value_parser = positive, conflicts_with = "rate")]
     think: Option<f64>,
     /// Requests come at random, at this rate
-    #[arg(long, value_name = "PER_SECOND", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
     rate: Option<f64>,
     /// As JSON
     #[arg(long)]

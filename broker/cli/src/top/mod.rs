@@ -88,9 +88,7 @@ pub fn main(args: TopArgs) -> Result<ExitCode> {
                 }
             }
         };
-        if !text::put(format!("{page}\n").as_bytes()) {
-            break;
-        }
+        text::put(format!("{page}\n").as_bytes());
         pages += 1;
     }
     Ok(ExitCode::SUCCESS)

@@ -23,7 +23,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
@@ -173,6 +173,16 @@ impl HistoryError {
         };
         source.sqlite_error_code() == Some(ErrorCode::DiskFull)
     }
+
+    /// The error with its consequence and its remedy, one line.
+    fn with_remedy(&self) -> String {
+        let remedy = match self {
+            HistoryError::NoPlace | HistoryError::Newer { .. } => String::new(),
+            _ if self.is_full() => ": free space on its disk".to_string(),
+            _ => ": make it writable, or set WEFT_STATE_DIR to another folder and replace the broker".to_string(),
+        };
+        format!("{self}; jobs that end now are not recorded{remedy}")
+    }
 }
 
 /// The file of a broker's jobs: in `WEFT_STATE_DIR`, else in the user's state folder. A shared
@@ -306,13 +316,20 @@ fn add_once(path: &Path, rows: &[HistoryRow], most_rows: u64, most_bytes: u64) -
     file.pragma_update(None, "max_page_count", most_pages).map_err(failed)?;
     for attempt in 0.. {
         match insert(&mut file, rows, most_rows).map_err(failed) {
-            Err(error) if error.is_full() && attempt < 3 => {
+            // On a full disk the old rows would go, and not make room.
+            Err(error) if error.is_full() && attempt < 3 && is_near(&file, most_pages).map_err(failed)? => {
                 make_room(&mut file).map_err(failed)?;
             }
             other => return other,
         }
     }
     Ok(())
+}
+
+/// Whether the file is near its bound. A batch takes far less than half of it.
+fn is_near(file: &Connection, most_pages: i64) -> rusqlite::Result<bool> {
+    let pages: i64 = file.query_row("PRAGMA page_count", [], |row| row.get(0))?;
+    Ok(pages > most_pages / 2)
 }
 
 fn insert(file: &mut Connection, rows: &[HistoryRow], most_rows: u64) -> rusqlite::Result<()> {
@@ -348,6 +365,8 @@ fn insert(file: &mut Connection, rows: &[HistoryRow], most_rows: u64) -> rusqlit
             ])?;
         }
     }
+    // Without rows, this shows whether the file can be written.
+    transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
     let rows: i64 = transaction.query_row("SELECT count(*) FROM jobs", [], |row| row.get(0))?;
     let over = rows - most_rows as i64;
     if over > 0 {
@@ -530,16 +549,26 @@ pub struct HistoryWriter {
     rows: Option<SyncSender<HistoryMessage>>,
     dropped: Arc<AtomicU64>,
     books: Arc<OnceLock<Vec<OpenBook>>>,
+    trouble: Trouble,
 }
 
+/// Why jobs that end now are not recorded, one line; `None`: they are.
+type Trouble = Arc<Mutex<Option<String>>>;
+
 impl HistoryWriter {
-    /// A writer without a thread: nothing is stored.
-    pub fn deaf() -> HistoryWriter {
+    /// A writer without a thread: nothing is stored. `trouble`: the reason.
+    pub fn deaf(trouble: Option<String>) -> HistoryWriter {
         HistoryWriter {
             rows: None,
             dropped: Arc::default(),
             books: Arc::new(OnceLock::from(Vec::new())),
+            trouble: Arc::new(Mutex::new(trouble)),
         }
+    }
+
+    /// Why jobs that end now are not recorded, one line; `None`: they are.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Queues a job. Never waits.
@@ -593,6 +622,8 @@ pub(crate) fn start(path: PathBuf) -> std::io::Result<(HistoryWriter, HistoryEnd
     let lost = Arc::clone(&dropped);
     let books = Arc::new(OnceLock::new());
     let found = Arc::clone(&books);
+    let trouble = Trouble::default();
+    let noted = Arc::clone(&trouble);
     std::thread::Builder::new().name("weft-history".into()).spawn(move || {
         ThreadPriority::Last.take();
         let read = open_books::load(&path).unwrap_or_else(|error| {
@@ -600,19 +631,22 @@ pub(crate) fn start(path: PathBuf) -> std::io::Result<(HistoryWriter, HistoryEnd
             Vec::new()
         });
         let _ = found.set(read);
-        write_all(&path, &incoming, &lost);
+        // The first job that ends can then report the trouble.
+        add_or_note(&path, &[], &noted);
+        write_all(&path, &incoming, &lost, &noted);
         let _ = done.try_send(());
     })?;
     let writer = HistoryWriter {
         rows: Some(rows.clone()),
         dropped,
         books,
+        trouble,
     };
     Ok((writer, HistoryEnd { rows, ended }))
 }
 
-fn write_all(path: &Path, incoming: &Receiver<HistoryMessage>, dropped: &AtomicU64) {
-    let (mut failing, mut stops) = (false, false);
+fn write_all(path: &Path, incoming: &Receiver<HistoryMessage>, dropped: &AtomicU64, trouble: &Trouble) {
+    let mut stops = false;
     // Jobs whose processes still end, and the time until which their rows wait for that.
     let mut ending: Vec<(Box<EndedJob>, Instant)> = Vec::new();
     loop {
@@ -646,7 +680,7 @@ fn write_all(path: &Path, incoming: &Receiver<HistoryMessage>, dropped: &AtomicU
             books.push(ended.books);
         }
         if !rows.is_empty() {
-            write(path, (&rows, &recordings, &books), &mut failing);
+            write(path, (&rows, &recordings, &books), trouble);
         }
         for way in flushes {
             // The receiver may have timed out.
@@ -659,28 +693,40 @@ fn write_all(path: &Path, incoming: &Receiver<HistoryMessage>, dropped: &AtomicU
     }
 }
 
-/// Writes a batch. `failing`: whether the last write failed.
-fn write(path: &Path, (rows, recordings, books): WrittenBatch<'_>, failing: &mut bool) {
-    match add(path, rows) {
+/// Writes a batch.
+fn write(path: &Path, (rows, recordings, books): WrittenBatch<'_>, trouble: &Trouble) {
+    if !add_or_note(path, rows, trouble) {
+        return;
+    }
+    if let Err(error) = recordings::add(path, rows, recordings) {
+        log::warn!("{error}; the recordings of {} jobs are lost", rows.len());
+    }
+    // A partial row is replaced only if the final row was written.
+    if let Err(error) = open_books::change(path, books) {
+        log::warn!("{error}; outcomes of jobs that still run start from zero");
+    }
+}
+
+/// Adds rows, and notes whether that failed. Returns whether they were added.
+fn add_or_note(path: &Path, rows: &[HistoryRow], trouble: &Trouble) -> bool {
+    let added = add(path, rows);
+    let mut noted = trouble.lock().unwrap_or_else(PoisonError::into_inner);
+    match added {
         Ok(said) => {
-            *failing = false;
+            *noted = None;
             if let Some(said) = said {
                 log::warn!("{said}");
             }
         }
         // Logged once, until a write succeeds again.
-        Err(error) if !std::mem::replace(failing, true) => {
-            log::warn!("{error}; ended jobs are not recorded");
+        Err(error) => {
+            let line = error.with_remedy();
+            if noted.replace(line.clone()).is_none() {
+                log::warn!("{line}");
+            }
         }
-        Err(_) => {}
     }
-    if !*failing && let Err(error) = recordings::add(path, rows, recordings) {
-        log::warn!("{error}; the recordings of {} jobs are lost", rows.len());
-    }
-    // A partial row is replaced only if the final row was written.
-    if !*failing && let Err(error) = open_books::change(path, books) {
-        log::warn!("{error}; outcomes of jobs that still run start from zero");
-    }
+    noted.is_none()
 }
 
 /// Rows, recordings and books of the same jobs.
@@ -1008,7 +1054,7 @@ mod tests {
         drop(writer);
         end.wait();
         assert_eq!(all(&path).len(), 20);
-        HistoryWriter::deaf().put(ended(row(0)));
+        HistoryWriter::deaf(None).put(ended(row(0)));
         // If the folder cannot be made, only the rows are lost.
         std::fs::write(folder.path().join("taken"), "").expect("written");
         let (writer, end) = start(folder.path().join("taken/history.sqlite")).expect("started");

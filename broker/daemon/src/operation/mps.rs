@@ -206,10 +206,14 @@ impl MpsService {
             }
         }
         if let Some(other) = mps::daemons().iter().find(|other| other.listens()) {
+            let own = other.uid == rustix::process::geteuid().as_raw();
+            let usable = other.pipes.as_ref().filter(|_| own);
+            let way = usable.map(|pipes| format!("; jobs with {PIPES}={} share it", pipes.display()));
             return Err(format!(
-                "process {} of user {} is an MPS daemon, and the device takes turns between two",
+                "process {} of user {} is an MPS daemon, and the device takes turns between two{}",
                 other.pid,
-                name_of(other.uid)
+                name_of(other.uid),
+                way.unwrap_or_default()
             ));
         }
         path::check_folder(&folder.join("control"), true).map_err(|error| error.to_string())?;

@@ -504,6 +504,7 @@ impl QueryHandler {
                 turns: read(&self.to_scheduler.gauges.turns),
                 profile_failures: self.profile_writer.failures(),
                 last_trouble: self.to_scheduler.gauges.trouble(),
+                history_trouble: self.history.trouble(),
                 core: cores.first().map(|core| core.core.clone()),
                 devices: cores,
                 others: self.other_brokers.others(),

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use weft_protocol::Ns;
-use weft_protocol::control::ToClient;
+use weft_protocol::control::{ATTACHED_AGAIN, ToClient};
 use weft_scheduler::{Client, ClientView};
 
 use super::book::{CarriedClient, ClientLook, MarkedLook, OutcomeBook};
@@ -156,6 +156,8 @@ pub struct OutcomeSettings {
     pub longest_wait: Duration,
     /// Writer of the rows of ended jobs.
     pub history: HistoryWriter,
+    /// Whether the broker is shared.
+    pub shared: bool,
     /// The clock of all weft processes.
     pub clock: fn() -> Ns,
 }
@@ -187,6 +189,8 @@ struct Watched {
     has_company: bool,
     /// Whether its device takes turns between processes.
     switches: bool,
+    /// Whether a background job of its device has kernels longer than the delay bound.
+    long_beside: bool,
     /// The more important background job that has the gaps.
     holder: warning::GapHolder,
     /// Whether its lines were sent.
@@ -226,6 +230,7 @@ impl OutcomeThread {
             incoming,
             deferred: VecDeque::new(),
             bounds: WarningBounds {
+                shared: settings.shared,
                 delay_bound: settings.delay_bound,
                 longest_wait: u64::try_from(settings.longest_wait.as_nanos()).unwrap_or(u64::MAX),
             },
@@ -294,6 +299,7 @@ impl OutcomeThread {
                     allowed: 0.0,
                     has_company: false,
                     switches: false,
+                    long_beside: false,
                     holder: warning::GapHolder::default(),
                     told: false,
                     book: None,
@@ -335,11 +341,20 @@ impl OutcomeThread {
                 };
                 if first {
                     self.look();
-                    let name = self.clients.get(&client).map(|watched| watched.entry.status().name);
-                    let name = warning::called(&name.unwrap_or_default(), client);
+                    let status = self.clients.get(&client).map(|watched| watched.entry.status());
+                    let status = status.unwrap_or_default();
+                    let name = warning::called(&status.name, client);
                     let lines = self.outcome(client).map(|outcome| outcome.end_lines(&name));
                     // Fails only for a client that has ended or does not read.
-                    let _ = sender.send(ToClient::Outcome(lines.unwrap_or_default()));
+                    let mut lines = lines.unwrap_or_default();
+                    let again = status.notes.iter().any(|note| note.starts_with(ATTACHED_AGAIN));
+                    if again && self.book.carried(client).is_none() && !lines.is_empty() {
+                        lines.push(
+                            "warning: its figures begin with this broker: those of the one before are lost".to_string(),
+                        );
+                    }
+                    lines.extend(self.history.trouble().map(|trouble| format!("warning: {trouble}")));
+                    let _ = sender.send(ToClient::Outcome(lines));
                 }
             }
             OutcomeMessage::Ask(way) => {
@@ -437,6 +452,11 @@ impl OutcomeThread {
         let at_work = at_work.filter(|(client, part)| client.mode == "background" && part.active);
         let holder = at_work.min_by_key(|(client, _)| client.priority);
         let holder = holder.map(|(client, _)| (self.job_called(client.client), client.priority));
+        let long_beside = clients.iter().any(|client| {
+            let watched = self.clients.get(&client.client);
+            let has_long = |of: &Watched| warning::has_long(&of.entry.status(), &self.book.long(client.client));
+            client.mode == "background" && watched.is_some_and(has_long)
+        });
         let gangs: Vec<String> = clients.iter().map(|client| gang(client.client)).collect();
         for ((client, part), own) in clients.iter().zip(&parts).zip(&gangs) {
             if let Some(watched) = self.clients.get_mut(&client.client) {
@@ -453,6 +473,7 @@ impl OutcomeThread {
                 // The last of several jobs is the only one when it ends; keep the earlier value.
                 if clients.len() > 1 {
                     watched.switches = view.snapshot.switch_cost > 0;
+                    watched.long_beside = long_beside;
                 }
                 for warning in &of_device {
                     self.recorder.warned(client.client, now, warning);
@@ -480,7 +501,7 @@ impl OutcomeThread {
             watched.map_or_else(String::new, |watched| watched.entry.gang())
         };
         let job = |client: u64| self.job_called(client);
-        warning::of_device(view, gang, &CalledNames { job: &job, device })
+        warning::of_device(view, gang, &CalledNames { job: &job, device }, self.bounds.shared)
     }
 
     /// A client's name in a line that users of other jobs read.
@@ -517,6 +538,7 @@ impl OutcomeThread {
             kernel: &kernel_name(&watched.entry, long.kernel),
             has_company: watched.has_company,
             switches: watched.switches,
+            long_beside: watched.long_beside,
             holder: &watched.holder,
         };
         warning::of_client(&facts, span, &self.bounds)
@@ -810,7 +832,8 @@ mod tests {
         let settings = OutcomeSettings {
             delay_bound: 500_000,
             longest_wait: Duration::from_secs(2),
-            history: HistoryWriter::deaf(),
+            history: HistoryWriter::deaf(None),
+            shared: false,
             clock: || 50,
         };
         let mut thread = OutcomeThread::new(settings, channel().1);
@@ -924,7 +947,8 @@ mod tests {
             let settings = OutcomeSettings {
                 delay_bound: 500_000,
                 longest_wait: Duration::from_secs(2),
-                history: HistoryWriter::deaf(),
+                history: HistoryWriter::deaf(None),
+                shared: false,
                 clock: || 0,
             };
             Books {

@@ -10,9 +10,11 @@ use weft_api::formatting::{count, duration, percent};
 use weft_api::outcome::{Outcome, Warning, WarningKind};
 use weft_api::status::{ClientStatus, OtherBroker};
 
-/// Bounds that the broker is set to.
+/// Settings of the broker that warnings depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct WarningBounds {
+    /// Whether the broker is shared: it then starts no MPS.
+    pub shared: bool,
     /// Bound on the background work that a foreground job may have to wait for, ns.
     pub delay_bound: Ns,
     /// Longest wait at the gate, ns.
@@ -34,6 +36,9 @@ const ENOUGH_BACKGROUND_S: f64 = 2.0;
 const FAR_OVER: f64 = 2.0;
 /// Slowdown added to that multiple, a part of the job's time.
 const SCATTER: f64 = 0.01;
+
+/// Slowdown that the minimum share of background jobs, a fiftieth of the device, may cost.
+const MINIMUM_SHARE_COST: f64 = 0.02 + SCATTER;
 
 /// Part of a job's time for which a warning must have been true to be kept in its outcome. A
 /// shorter state, for example while another job began, changed little for the job.
@@ -80,6 +85,15 @@ impl GapHolder {
     }
 }
 
+fn launched(job: &ClientStatus) -> u64 {
+    job.launches + job.graph_launches + job.transfers
+}
+
+/// Whether a background job has kernels longer than the delay bound.
+pub(super) fn has_long(job: &ClientStatus, long: &LongLaunches) -> bool {
+    long.count as f64 > launched(job) as f64 * LONG_PART
+}
+
 /// Facts that decide on the warnings about a client.
 #[derive(Debug)]
 pub(super) struct ClientFacts<'a> {
@@ -96,6 +110,8 @@ pub(super) struct ClientFacts<'a> {
     pub(super) has_company: bool,
     /// Whether the device takes turns between processes.
     pub(super) switches: bool,
+    /// Whether a background job of its device has kernels longer than the delay bound.
+    pub(super) long_beside: bool,
     pub(super) holder: &'a GapHolder,
 }
 
@@ -120,6 +136,24 @@ impl ClientFacts<'_> {
     fn has_no_profile(&self) -> bool {
         self.status.profile.is_none() && !self.status.profiling
     }
+
+    /// Remedy for a foreground job that lost `part` of its time.
+    fn remedy(&self, part: f64, bounds: &WarningBounds) -> &'static str {
+        match (self.switches, bounds.shared) {
+            _ if self.has_no_profile() => "give it a profile",
+            _ if self.long_beside => {
+                "kernels of a background job are longer than the delay bound: use smaller batches there"
+            }
+            _ if self.allowed == 0.0 && part <= MINIMUM_SHARE_COST => {
+                "the minimum share of the background jobs costs that: allow it (weft set --slowdown), or pause them (weft pause)"
+            }
+            (true, true) => {
+                "each switch between processes delays it, and a shared broker starts no MPS: run fewer background jobs, or use another GPU"
+            }
+            (true, false) => "each switch between processes delays it: restart the jobs with weft run --mps on",
+            (false, _) => "use fewer or shorter kernels in the background jobs, or another GPU",
+        }
+    }
 }
 
 /// A job's name, or its client number if it has none.
@@ -143,8 +177,8 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
             text: format!("{called}: {text}"),
         });
     };
-    let launched = client.launches + client.graph_launches + client.transfers;
-    if long.count as f64 > launched as f64 * LONG_PART {
+    let launched = launched(client);
+    if has_long(client, long) {
         say(
             WarningKind::LongKernels,
             format!(
@@ -224,17 +258,13 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
     let lost = outcome.lost_at_requests.or(outcome.lost);
     let lost = lost.filter(|lost| foreground && lost.waits >= ENOUGH_WAITS && facts.is_far_over(lost.part));
     if let Some(lost) = lost {
-        let advice = match (facts.has_no_profile(), facts.switches) {
-            (true, _) => "give it a profile",
-            (false, true) => "each switch between processes delays it: restart the jobs with weft run --mps on",
-            (false, false) => "use fewer or shorter kernels in the background jobs, and profiles for those without one",
-        };
         say(
             WarningKind::OverSlowdown,
             format!(
-                "background jobs slowed it down by {}, and {} is allowed; {advice}",
+                "background jobs slowed it down by {}, and {} is allowed; {}",
                 lost.part_text(),
                 percent(facts.allowed),
+                facts.remedy(lost.part, bounds),
             ),
         );
     }
@@ -248,8 +278,13 @@ pub(super) struct CalledNames<'a> {
 }
 
 /// Warnings about one device. `gang`: the job to which a client belongs; empty if the client is a
-/// job of its own.
-pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String, names: &CalledNames<'_>) -> Vec<Warning> {
+/// job of its own. `shared`: whether the broker is.
+pub(super) fn of_device(
+    view: &View,
+    gang: impl Fn(u64) -> String,
+    names: &CalledNames<'_>,
+    shared: bool,
+) -> Vec<Warning> {
     let mut all = Vec::new();
     let called = names.device;
     let mut say = |kind, text| {
@@ -297,16 +332,18 @@ pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String, names: &Calle
         say(
             WarningKind::NoMps,
             format!(
-                "{called}: {} without MPS, so the device takes turns between processes (about {} a switch); restart {} with weft run --mps on",
+                "{called}: {} without MPS, so the device takes turns between processes (about {} a switch); {}",
                 match view.under_mps {
                     0 => "its jobs are".to_string(),
                     _ => count(view.not_under_mps as u64, "job is", "jobs are"),
                 },
                 duration(view.snapshot.switch_cost),
-                if view.under_mps > 0 && view.not_under_mps == 1 {
-                    "it"
-                } else {
-                    "them"
+                match (view.under_mps, shared) {
+                    // The others' daemon keeps weft from starting a second one.
+                    (1.., _) => "restart all with one CUDA_MPS_PIPE_DIRECTORY (weft doctor lists the daemons)",
+                    (0, true) =>
+                        "a shared broker starts no MPS: one user's jobs may have a daemon of their own (nvidia-cuda-mps-control -d)",
+                    (0, false) => "restart them with weft run --mps on",
                 },
             ),
         );
@@ -332,6 +369,7 @@ mod tests {
     use weft_api::outcome::LatenessSum;
 
     const BOUNDS: WarningBounds = WarningBounds {
+        shared: false,
         delay_bound: 500_000,
         longest_wait: 1_000_000_000,
     };
@@ -351,6 +389,7 @@ mod tests {
             kernel: "gemm",
             has_company: true,
             switches: false,
+            long_beside: false,
             holder: &GapHolder::default(),
         };
         let all = of_client(&facts, span, &BOUNDS);
@@ -441,10 +480,10 @@ mod tests {
             job: &|_| "bg".to_string(),
             device: "GPU 0",
         };
-        let idle = of_device(&view, |_| String::new(), &names);
+        let idle = of_device(&view, |_| String::new(), &names, false);
         assert_eq!(idle.len(), 1, "none of them has launched: {idle:?}");
         view.snapshot.clients.iter_mut().for_each(|client| client.launches = 1);
-        let apart = of_device(&view, |_| String::new(), &names);
+        let apart = of_device(&view, |_| String::new(), &names, false);
         assert_eq!(
             apart.iter().map(|warning| warning.kind).collect::<Vec<_>>(),
             [WarningKind::SamePriority, WarningKind::NoMps]
@@ -455,21 +494,33 @@ mod tests {
                 .contains("GPU 0: train1.py, train2.py have the same highest priority")
         );
         assert!(apart[0].text.contains("weft set --client 2 --priority 6"));
-        let numbered = of_device(&view, |_| String::new(), &same);
+        let numbered = of_device(&view, |_| String::new(), &same, false);
         assert!(numbered[0].text.contains("bg (client 1), bg (client 2) have"));
         assert!(apart[1].text.contains("its jobs are without MPS"), "{}", apart[1].text);
         assert!(apart[1].text.contains("100 us"), "{}", apart[1].text);
-        let one_job = of_device(&view, |_| "gang".to_string(), &names);
+        assert!(apart[1].text.ends_with("weft run --mps on"), "{}", apart[1].text);
+        let of_all = of_device(&view, |_| String::new(), &names, true).remove(1);
+        assert!(of_all.text.contains("a shared broker starts no MPS"), "{}", of_all.text);
+        view.under_mps = 1;
+        view.not_under_mps = 2;
+        let mixed = of_device(&view, |_| String::new(), &names, false).remove(1);
+        assert!(mixed.text.contains("2 jobs are without MPS"), "{}", mixed.text);
+        assert!(
+            mixed.text.contains("restart all with one CUDA_MPS_PIPE"),
+            "{}",
+            mixed.text
+        );
+        let one_job = of_device(&view, |_| "gang".to_string(), &names, false);
         assert_eq!(one_job.len(), 1, "ranks of one job");
         let under_mps = View {
             under_mps: 3,
             not_under_mps: 0,
             ..view
         };
-        assert_eq!(of_device(&under_mps, |_| "gang".to_string(), &names), []);
+        assert_eq!(of_device(&under_mps, |_| "gang".to_string(), &names, false), []);
         let mut low = under_mps;
         low.snapshot.clients.iter_mut().for_each(|client| client.priority = 7);
-        assert_eq!(of_device(&low, |_| String::new(), &names), [], "they give way");
+        assert_eq!(of_device(&low, |_| String::new(), &names, false), [], "they give way");
     }
 
     fn lost(part: f64, waits: u64) -> Option<LatenessSum> {
@@ -551,6 +602,7 @@ mod tests {
                 kernel: "gemm",
                 has_company: true,
                 switches: false,
+                long_beside: false,
                 holder,
             };
             of_client(&facts, WarningSpan::Now, &BOUNDS).pop()
@@ -593,6 +645,7 @@ mod tests {
                 kernel: "gemm",
                 has_company,
                 switches,
+                long_beside: false,
                 holder: &GapHolder::default(),
             };
             of_client(&facts, WarningSpan::Now, &BOUNDS)
@@ -610,6 +663,58 @@ mod tests {
             ..ClientStatus::default()
         };
         assert_eq!(told(&training, true, true), [], "a profile makes no switch cheaper");
+    }
+
+    #[test]
+    fn the_remedy_for_a_slow_service_fits_the_device_and_the_jobs() {
+        let service = ClientStatus {
+            mode: "foreground".to_string(),
+            profile: Some("resnet".to_string()),
+            ..ClientStatus::default()
+        };
+        let outcome = |part| Outcome {
+            ran_s: 60.0,
+            foreground_s: 50.0,
+            lost: lost(part, 1_000),
+            ..Outcome::default()
+        };
+        for (switches, shared, allowed, part, long_beside, words) in [
+            (
+                false,
+                false,
+                0.01,
+                0.5,
+                false,
+                "use fewer or shorter kernels in the background jobs, or another GPU",
+            ),
+            (true, false, 0.01, 0.5, false, "restart the jobs with weft run --mps on"),
+            (
+                true,
+                true,
+                0.01,
+                0.5,
+                false,
+                "run fewer background jobs, or use another GPU",
+            ),
+            (true, false, 0.01, 0.5, true, "use smaller batches there"),
+            (true, false, 0.0, 0.02, false, "or pause them (weft pause)"),
+            (true, false, 0.0, 0.5, false, "restart the jobs with weft run --mps on"),
+        ] {
+            let outcome = outcome(part);
+            let facts = ClientFacts {
+                status: &service,
+                outcome: &outcome,
+                allowed,
+                long: &NONE,
+                kernel: "gemm",
+                has_company: true,
+                switches,
+                long_beside,
+                holder: &GapHolder::default(),
+            };
+            let text = &of_client(&facts, WarningSpan::WholeJob, &WarningBounds { shared, ..BOUNDS })[0].text;
+            assert!(text.ends_with(words), "{text}");
+        }
     }
 
     #[test]

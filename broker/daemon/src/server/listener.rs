@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -108,22 +108,11 @@ impl Listener {
                 place => break place?,
             }
         };
-        if let Ok(facts) = fs::symlink_metadata(path)
-            && !facts.file_type().is_socket()
-        {
-            return Err(TransportError::Folder {
-                path: path.to_path_buf(),
-                why: "exists and is not a socket; remove it, or set WEFT_SOCKET to another path".into(),
-            });
-        }
         raise_descriptor_limit();
         // Bound under another name, then renamed: no client finds a socket that does not listen.
         let fresh = with_suffix(path, ".new");
         let _ = fs::remove_file(&fresh);
-        let address = SocketAddrUnix::new(&fresh).map_err(|_| TransportError::Folder {
-            path: path.to_path_buf(),
-            why: "the path of the socket may have at most 103 bytes; set WEFT_SOCKET to a shorter one".into(),
-        })?;
+        let address = SocketAddrUnix::new(&fresh).map_err(TransportError::system("naming the broker's socket"))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(TransportError::system("making a socket"))?;

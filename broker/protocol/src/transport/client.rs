@@ -161,9 +161,13 @@ pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, TransportError> {
                 ));
             }
             Err(Errno::ACCESS) => {
-                return Err(refused(
-                    "permission denied: the shared broker is not open to this user (its --group); set WEFT_SOCKET to a path of your own",
-                ));
+                let whose = match path::is_shared(path) {
+                    true => "the shared broker is not open to this user (its --group)".to_string(),
+                    false => format!("it is the private broker of user {trusted}"),
+                };
+                return Err(refused(&format!(
+                    "permission denied: {whose}; set WEFT_SOCKET to a path of your own"
+                )));
             }
             Err(Errno::PROTOTYPE | Errno::NOTSOCK) => {
                 return Err(refused(

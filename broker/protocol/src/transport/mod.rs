@@ -84,7 +84,7 @@ pub enum TransportError {
     #[error("no broker answers at {}", .0.display())]
     NoBroker(PathBuf),
     /// Another broker listens already.
-    #[error("a broker already runs at {}; stop it, or set WEFT_SOCKET to another path", .0.display())]
+    #[error("a broker already runs at {}; replace it (--replace), or stop it (weft stop)", .0.display())]
     Taken(PathBuf),
     /// The socket is another user's.
     #[error("the socket {} belongs to user {uid}: set WEFT_SOCKET to a path of your own", path.display())]

@@ -9,6 +9,7 @@
 use std::env;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -78,13 +79,33 @@ fn own_from(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32, is_folder: imp
     PathBuf::from(format!("/tmp/weft-{uid}/broker.sock"))
 }
 
+/// Longest path of a socket, bytes: the broker binds it with `.new` at its end.
+pub const LONGEST_BYTES: usize = 103;
+
+/// Checks that a socket may be put at `path`, before anything is made next to it.
+fn check_place(path: &Path) -> Result<(), TransportError> {
+    let bytes = path.as_os_str().as_bytes();
+    let taken = fs::symlink_metadata(path).is_ok_and(|facts| !facts.file_type().is_socket());
+    let why = match (bytes.len(), taken || bytes.ends_with(b"/")) {
+        (..=LONGEST_BYTES, false) => return Ok(()),
+        (..=LONGEST_BYTES, true) => "is not a socket; set WEFT_SOCKET to a broker's socket, or to a free path",
+        _ => "the path of a broker's socket has at most 103 bytes; set WEFT_SOCKET to a shorter one",
+    };
+    Err(TransportError::Folder {
+        path: path.to_path_buf(),
+        why: why.to_string(),
+    })
+}
+
 /// Checks that only this user can put a socket at `path`. `make`: makes a missing folder (0700).
 pub fn check_folder(path: &Path, make: bool) -> Result<(), TransportError> {
+    check_place(path)?;
     check(path, make.then_some(0o700), false).map(|_| ())
 }
 
 /// Checks a shared broker's own folder. Makes a missing one (0755).
 pub fn check_shared_folder(path: &Path) -> Result<(), TransportError> {
+    check_place(path)?;
     let missing = !folder_of(path).exists();
     check(path, Some(0o755), false)?;
     if missing {
@@ -215,6 +236,20 @@ mod tests {
             assert_eq!(is_shared(&socket), shared, "{of_folder:o} {of_socket:o}");
         }
         assert!(is_shared(Path::new(SHARED)) && !is_shared(&folder.path().join("none")));
+    }
+
+    #[test]
+    fn nothing_is_made_for_a_path_that_can_be_no_socket() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("file");
+        fs::write(&file, "").expect("written");
+        let long = folder.path().join("x".repeat(LONGEST_BYTES));
+        for socket in [file, folder.path().into(), folder.path().join("deep/"), long] {
+            let error = check_folder(&socket, true).expect_err("no socket").to_string();
+            assert!(error.contains("set WEFT_SOCKET to a"), "{error}");
+            check_shared_folder(&socket).expect_err("no socket");
+        }
+        assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 1);
     }
 
     #[test]
