@@ -172,6 +172,7 @@ fn run(options: &MemoryOptions) -> Result<bool> {
         let pages = study.as_ref().map(|study| (study.slice_ms, study.rows.as_slice()));
         whole_jobs::make(&plan, context, pages, &progress)
     });
+    aims.extend(whole_jobs.iter().flat_map(whole_jobs::judge));
     let chosen = !options.workload.is_empty() || !options.contender.is_empty() || !options.share.is_empty();
     let mut service = Vec::new();
     if options.only == Some(StudyPart::Service) || (options.only.is_none() && !chosen) {

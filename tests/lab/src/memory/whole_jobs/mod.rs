@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whole jobs in turns of seconds, on memory that leaves for the host and comes back as a whole
-//! (movable memory): the most that an order of them can have, next to ways to move pages.
+//! (movable memory), next to ways to move pages: the runs, their aim, and their tables.
 //!
 //! | file | what |
 //! |---|---|
+//! | `machine.rs` | which job leaves, which one comes, how long a turn is |
 //! | `bound.rs` | the most that an order of whole jobs can have |
 //!
 //! A job that is on the host keeps its context on the device, so all contexts are taken off the
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod bound;
+mod machine;
 
 use std::fmt::Write;
 
@@ -19,15 +21,23 @@ use serde::Serialize;
 use weft_engine::memory::MemorySettings;
 use weft_paging::Link;
 
-use super::aims::link as link_name;
+use super::aims::{at_least, link as link_name};
 use super::contender::Contender;
 use super::machine::{MachineFigures, link_of};
 use super::study::{self, StudyPlan, StudyRow, mean, run_each};
 use super::workload::{self, PagedJob, Workload, generate};
+use crate::aims::Aim;
 use crate::{MS, Ns};
+use machine::{EvictionFigures, EvictionSetting, MovedUnit};
 
 /// The longest turn of a job, ns.
 pub const LONGEST_TURN_NS: Ns = 5_000 * MS;
+
+/// Per cent of the device, and the part of the throughput when all fits that each mix is to keep.
+const AIMS: [(u64, f64); 2] = [(200, 0.9), (300, 0.8)];
+
+/// Part of the link's rate that weft's own copies reach at least (`scripts/bench evict --check`).
+const COPIES_REACH: f64 = 0.8;
 
 /// Rates of a link that carries one way at a time, bytes/s: the driver's checkpoint with driver 580
 /// and 595, copies over PCIe 4.0 and 5.0.
@@ -36,6 +46,14 @@ const RATES: [(&str, f64); 4] = [
     ("4 GB/s", 4e9),
     ("20 GB/s", 20e9),
     ("50 GB/s", 50e9),
+];
+
+/// Units of moves, with their names and the reached part of the link's rate.
+const UNITS: [(&str, MovedUnit, f64); 4] = [
+    ("whole jobs", MovedUnit::Job, 1.0),
+    ("... 0.8 of the link", MovedUnit::Job, COPIES_REACH),
+    ("... by allocations", MovedUnit::Buffer, 1.0),
+    ("... by 256 MiB", MovedUnit::Piece(256 << 20), 1.0),
 ];
 
 /// Ways to move pages. The first two have turns of the device's own.
@@ -60,6 +78,8 @@ const IN_LONG_TURNS: [(Contender, &str); 3] = [
 struct NamedLink {
     name: &'static str,
     link: Link,
+    /// Whether the aim is judged on it.
+    judged: bool,
 }
 
 /// A run of whole jobs.
@@ -71,10 +91,19 @@ pub struct WholeJobsRow {
     pub share: u64,
     /// The link.
     pub link: &'static str,
+    /// Whether the aim is judged on this link.
+    pub judged: bool,
+    /// The part of the link's rate that copies have.
+    pub reach: f64,
+    /// The unit of moves.
+    pub unit: MovedUnit,
     /// The seed.
     pub seed: u64,
     /// The most that an order of whole jobs can have, with turns of 5 s and a kernel.
     pub bound: f64,
+    /// The figures; `None` if a job does not fit.
+    #[serde(flatten)]
+    pub figures: Option<EvictionFigures>,
 }
 
 /// All results.
@@ -95,6 +124,8 @@ pub struct WholeJobs {
 struct WholeJobsCase {
     workload: Workload,
     link: NamedLink,
+    unit: MovedUnit,
+    reach: f64,
     seed: u64,
 }
 
@@ -102,6 +133,19 @@ impl WholeJobsCase {
     fn run(&self, capacity: u64, context: u64) -> WholeJobsRow {
         let jobs = &self.workload.jobs;
         let room = capacity.saturating_sub(context * jobs.len() as u64);
+        let reaching = |rate: f64| rate * self.reach;
+        let full = self.link.link;
+        let setting = EvictionSetting {
+            room,
+            link: Link {
+                inward: reaching(full.inward),
+                outward: reaching(full.outward),
+                both: reaching(full.both),
+                ..full
+            },
+            unit: self.unit,
+            longest: LONGEST_TURN_NS,
+        };
         let longest = |job: &PagedJob| {
             let kernel = job.kernels.iter().map(|kernel| kernel.time).max().unwrap_or(0);
             (job.bytes(), LONGEST_TURN_NS + kernel)
@@ -111,8 +155,12 @@ impl WholeJobsCase {
             workload: self.workload.name,
             share: self.workload.share,
             link: self.link.name,
+            judged: self.link.judged,
+            reach: self.reach,
+            unit: self.unit,
             seed: self.seed,
-            bound: bound::efficiency(&turns, room, &self.link.link),
+            bound: bound::efficiency(&turns, room, &full),
+            figures: machine::run(jobs, setting),
         }
     }
 }
@@ -121,6 +169,7 @@ fn links(memory: &MemorySettings) -> Vec<NamedLink> {
     let of = |duplex| NamedLink {
         name: link_name(duplex),
         link: link_of(&MemorySettings { duplex, ..*memory }),
+        judged: true,
     };
     let slower = RATES.map(|(name, rate)| NamedLink {
         name,
@@ -130,6 +179,7 @@ fn links(memory: &MemorySettings) -> Vec<NamedLink> {
             both: rate,
             duplex: false,
         },
+        judged: false,
     });
     [of(true), of(false)].into_iter().chain(slower).collect()
 }
@@ -168,11 +218,15 @@ pub fn make(
         ));
         for workload in workloads {
             for link in links(&plan.memory) {
-                cases.push(WholeJobsCase {
-                    workload: workload.clone(),
-                    link,
-                    seed,
-                });
+                for (_, unit, reach) in UNITS {
+                    cases.push(WholeJobsCase {
+                        workload: workload.clone(),
+                        link,
+                        unit,
+                        reach,
+                        seed,
+                    });
+                }
             }
         }
     }
@@ -189,6 +243,26 @@ pub fn make(
         slice_ms,
         context,
     }
+}
+
+/// Judges the runs at the device's own links.
+pub fn judge(found: &WholeJobs) -> Vec<Aim> {
+    let is_judged = |row: &&WholeJobsRow| row.judged && row.unit == MovedUnit::Job && row.reach == 1.0;
+    let aim = |row: &WholeJobsRow| {
+        let (_, limit) = AIMS.into_iter().find(|(share, _)| *share == row.share)?;
+        let named = row.workload != workload::FILLING;
+        named.then(|| {
+            let what = format!(
+                "{} {} %, {} (no order of whole jobs has more than {:.3})",
+                row.workload, row.share, row.link, row.bound
+            );
+            (what, row.figures.map(|figures| figures.efficiency), limit)
+        })
+    };
+    vec![at_least(
+        "whole jobs in turns of at most 5 s: share of the throughput when all fits",
+        found.rows.iter().filter(is_judged).filter_map(aim).collect(),
+    )]
 }
 
 /// The tables.
@@ -218,8 +292,21 @@ pub fn text(found: &WholeJobs) -> String {
         for (contender, name) in IN_LONG_TURNS {
             pages(name, &found.long, contender);
         }
+        for (what, unit, reach) in UNITS {
+            let of = |row: &WholeJobsRow| shown(row, |figures| figures.efficiency * 100.0, 2);
+            line(&mut text, what, cells(found, &columns, name, (unit, reach), &of));
+        }
+        let whole = (MovedUnit::Job, 1.0);
         let of = |row: &WholeJobsRow| format!("{:.2}", row.bound * 100.0);
-        line(&mut text, "no more", cells(found, &columns, name, &of));
+        line(&mut text, "no more", cells(found, &columns, name, whole, &of));
+        let of = |row: &WholeJobsRow| shown(row, |figures| figures.turn_ms, 0);
+        line(
+            &mut text,
+            "whole jobs: turn, ms",
+            cells(found, &columns, name, whole, &of),
+        );
+        let of = |row: &WholeJobsRow| shown(row, |figures| figures.away_ms, 0);
+        line(&mut text, "... out, ms", cells(found, &columns, name, whole, &of));
     }
     let _ = writeln!(
         text,
@@ -227,16 +314,27 @@ pub fn text(found: &WholeJobs) -> String {
         found.slice_ms,
         workload::FILLING
     );
-    let _ = writeln!(text, "\nNo more, by the rate of a link that carries one way at a time:");
+    let _ = writeln!(
+        text,
+        "\nWhole jobs by the rate of a link that carries one way at a time, and `no more`:"
+    );
     let mut heads = None;
     for (name, _) in RATES {
         let columns = columns(found, name);
         let head = columns.iter().map(|(workload, share)| format!("{workload} {share}"));
         heads.get_or_insert_with(|| line(&mut text, "", head));
+        let whole = (MovedUnit::Job, 1.0);
+        let of = |row: &WholeJobsRow| shown(row, |figures| figures.efficiency * 100.0, 1);
+        line(&mut text, name, cells(found, &columns, name, whole, &of));
         let of = |row: &WholeJobsRow| format!("{:.1}", row.bound * 100.0);
-        line(&mut text, name, cells(found, &columns, name, &of));
+        line(&mut text, "  no more", cells(found, &columns, name, whole, &of));
     }
     text
+}
+
+fn shown(row: &WholeJobsRow, what: impl Fn(&EvictionFigures) -> f64, digits: usize) -> String {
+    let value = row.figures.as_ref().map(what);
+    value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
 /// Workloads and shares of the runs on a link, in their order.
@@ -255,10 +353,13 @@ fn cells<'a>(
     found: &'a WholeJobs,
     columns: &'a [(&'static str, u64)],
     link: &'a str,
+    (unit, reach): (MovedUnit, f64),
     what: &'a dyn Fn(&WholeJobsRow) -> String,
 ) -> impl Iterator<Item = String> + 'a {
     columns.iter().map(move |column| {
-        let of = |row: &&WholeJobsRow| (row.workload, row.share) == *column && row.link == link;
+        let of = |row: &&WholeJobsRow| {
+            (row.workload, row.share) == *column && row.link == link && row.unit == unit && row.reach == reach
+        };
         found.rows.iter().find(of).map_or("-".to_owned(), what)
     })
 }
