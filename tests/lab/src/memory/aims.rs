@@ -23,7 +23,7 @@ pub(super) fn at_the_default(share: u64) -> f64 {
     found.map_or(0.0, |(_, aim)| *aim)
 }
 
-fn link(duplex: bool) -> &'static str {
+pub(super) fn link(duplex: bool) -> &'static str {
     if duplex { "duplex" } else { "one way" }
 }
 

@@ -16,7 +16,7 @@ use weft_engine::memory::MemorySettings;
 use super::contender::ALL;
 use super::study::{Study, StudyPlan};
 use super::workload::NAMES;
-use super::{aims, priority, report, study};
+use super::{aims, priority, report, study, whole_jobs};
 use crate::aims::Aim;
 use crate::{MS, Ns};
 
@@ -28,6 +28,7 @@ use crate::{MS, Ns};
 ///                                        exit 1 if an aim is missed
 ///   scripts/lab memory --quick           two workloads at 100 and 200 %: shows whether it works
 ///   scripts/lab memory --workload decoders --share 200 --slice 100
+///   scripts/lab memory --only whole-jobs whole jobs in turns of seconds, by eviction
 ///   scripts/lab memory --only service    a service with a batch job, against XSched with paging
 ///   scripts/lab memory --device rtx3080-like
 ///                                        the memory and link of MSched's smaller test bed
@@ -45,7 +46,7 @@ struct MemoryOptions {
     /// Two workloads, two shares
     #[arg(long)]
     quick: bool,
-    /// Only this part: jobs that take turns, or a service with a batch job
+    /// Only this part: jobs that take turns, whole jobs that do, or a service with a batch job
     #[arg(long, value_enum)]
     only: Option<StudyPart>,
     /// The device's memory and link: a file of tests/simgpu/calibration by name, or a path. Kernel
@@ -85,6 +86,8 @@ struct MemoryOptions {
 enum StudyPart {
     /// Jobs of one importance, in turns
     Turns,
+    /// Whole jobs in turns of seconds: all memory of one leaves for another
+    WholeJobs,
     /// A service with a batch job
     Service,
 }
@@ -97,20 +100,22 @@ struct MemoryResults<'a> {
     aims: &'a [Aim],
     #[serde(flatten)]
     study: &'a Option<Study>,
+    whole_jobs: &'a Option<whole_jobs::WholeJobs>,
     service: &'a [priority::ServiceRow],
 }
 
-/// A device's memory from its calibration, with the standard host's memory, and its slice, ns.
-fn memory_of(device: &str) -> Result<(MemorySettings, Ns)> {
+/// A device's memory from its calibration, with the standard host's memory, its slice, ns, and the
+/// memory of a context, bytes.
+fn memory_of(device: &str) -> Result<(MemorySettings, Ns, u64)> {
     let figures = Calibration::load(device)
         .and_then(|calibration| calibration.figures())
         .with_context(|| format!("--device {device}"))?;
     let memory = figures.paging(MemorySettings::default().host_limit, true);
-    Ok((memory, figures.engine.slice))
+    Ok((memory, figures.engine.slice, figures.context_memory))
 }
 
-fn plan(options: &MemoryOptions) -> Result<StudyPlan> {
-    let (memory, device_slice) = memory_of(&options.device)?;
+fn plan(options: &MemoryOptions) -> Result<(StudyPlan, u64)> {
+    let (memory, device_slice, context) = memory_of(&options.device)?;
     let mut plan = StudyPlan::new(memory, device_slice, options.quick);
     let known = |name: &String| {
         let found = NAMES.into_iter().find(|known| known == name);
@@ -146,11 +151,11 @@ fn plan(options: &MemoryOptions) -> Result<StudyPlan> {
     if options.threads > 0 {
         plan.threads = options.threads;
     }
-    Ok(plan)
+    Ok((plan, context))
 }
 
 fn run(options: &MemoryOptions) -> Result<bool> {
-    let plan = plan(options)?;
+    let (plan, context) = plan(options)?;
     let start = Instant::now();
     let told = Mutex::new(Instant::now());
     let progress = |what: &str, done: usize, of: usize| {
@@ -160,8 +165,14 @@ fn run(options: &MemoryOptions) -> Result<bool> {
             eprintln!("{what}: {done} of {of} after {:.0} s", start.elapsed().as_secs_f64());
         }
     };
-    let study = (options.only != Some(StudyPart::Service)).then(|| study::make(&plan, &progress));
+    let part = |part| options.only.is_none_or(|only| only == part);
+    let study = part(StudyPart::Turns).then(|| study::make(&plan, &progress));
     let mut aims = study.as_ref().map_or_else(Vec::new, aims::judge);
+    let whole_jobs = part(StudyPart::WholeJobs).then(|| {
+        let pages = study.as_ref().map(|study| (study.slice_ms, study.rows.as_slice()));
+        whole_jobs::make(&plan, context, pages, &progress)
+    });
+    aims.extend(whole_jobs.iter().flat_map(whole_jobs::judge));
     let chosen = !options.workload.is_empty() || !options.contender.is_empty() || !options.share.is_empty();
     let mut service = Vec::new();
     if options.only == Some(StudyPart::Service) || (options.only.is_none() && !chosen) {
@@ -186,12 +197,16 @@ fn run(options: &MemoryOptions) -> Result<bool> {
             calibration: &options.device,
             aims: &aims,
             study: &study,
+            whole_jobs: &whole_jobs,
             service: &service,
         };
         write(path, &serde_json::to_string_pretty(&results)?)?;
     }
     if let Some(study) = &study {
         print!("{}", report::text(study));
+    }
+    if let Some(found) = &whole_jobs {
+        print!("{}", whole_jobs::text(found));
     }
     print!("{}", priority::text(&service));
     println!();
@@ -230,8 +245,8 @@ mod tests {
     #[test]
     fn a_device_is_what_its_calibration_says() {
         let standard = memory_of("rtx5080-like").unwrap();
-        assert_eq!(standard, (MemorySettings::default(), 1_500_000));
-        let (smaller, _) = memory_of("rtx3080-like").unwrap();
+        assert_eq!(standard, (MemorySettings::default(), 1_500_000, 400 << 20));
+        let (smaller, ..) = memory_of("rtx3080-like").unwrap();
         assert_eq!((smaller.capacity, smaller.to_device), (10 << 30, 22_220));
         assert!(memory_of("no such device").is_err());
     }

@@ -12,6 +12,7 @@
 //! | `study.rs` | which runs are made, and how long turns are |
 //! | `aims.rs` | what is to be reached |
 //! | `bound.rs` | what no planner exceeds |
+//! | `whole_jobs/` | whole jobs in turns of seconds, by eviction |
 //! | `report.rs` | tables |
 //! | `command.rs` | `weft-lab memory` |
 //! | `operands.rs` | what a framework says of its operations: it makes guesses of the simulated GPU exact |
@@ -32,4 +33,5 @@ pub mod report;
 pub mod study;
 #[cfg(test)]
 mod tests;
+pub mod whole_jobs;
 pub mod workload;

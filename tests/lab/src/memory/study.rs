@@ -245,6 +245,15 @@ pub(super) fn run_each<C: Sync, R: Send>(
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
+/// Runs the contenders of a plan in turns of its slice, or of the fitted one. Returns that slice,
+/// ms, and the runs.
+pub(super) fn at_the_slice(plan: &StudyPlan, progress: &(dyn Fn(&str, usize, usize) + Sync)) -> (f64, Vec<StudyRow>) {
+    let fitted = || (fit(plan, &|done, of| progress("the slice", done, of)).0.slice_ms * MS as f64) as Ns;
+    let slice = plan.slice.unwrap_or_else(fitted);
+    let rows = run_all(&cases_of(plan, slice), plan, &|done, of| progress("pages", done, of));
+    (slice as f64 / MS as f64, rows)
+}
+
 fn run_all(cases: &[StudyCase], plan: &StudyPlan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<StudyRow> {
     run_each(cases, plan.threads, |case| case.run(plan), progress)
 }
@@ -335,7 +344,7 @@ fn cases_of(plan: &StudyPlan, slice: Ns) -> Vec<StudyCase> {
 }
 
 /// The part of a plan in which jobs exceed the device, for the requested ones of these contenders.
-fn beyond(plan: &StudyPlan, contenders: impl Iterator<Item = Contender>) -> StudyPlan {
+pub(super) fn beyond(plan: &StudyPlan, contenders: impl Iterator<Item = Contender>) -> StudyPlan {
     StudyPlan {
         shares: plan.shares.iter().copied().filter(|share| *share > 100).collect(),
         contenders: contenders

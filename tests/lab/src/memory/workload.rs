@@ -82,6 +82,21 @@ pub struct Workload {
     pub jobs: Vec<PagedJob>,
 }
 
+/// The name of the workload of [`filling`].
+pub const FILLING: &str = "two full";
+
+/// Two jobs of `bytes` each, which fill the device.
+pub fn filling(bytes: u64, seed: u64) -> Workload {
+    Workload {
+        name: FILLING,
+        decoders: true,
+        share: 200,
+        jobs: (0..2)
+            .map(|n| decoder(bytes / BLOCK_BYTES * BLOCK_BYTES, place(seed, n)))
+            .collect(),
+    }
+}
+
 /// The names of the workloads.
 pub const NAMES: [&str; 5] = ["decoders", "vectors", "rodinia", "cnns", "hybrid"];
 
