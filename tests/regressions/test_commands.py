@@ -307,6 +307,7 @@ while os.path.exists(sys.argv[-1]):
 
 @pytest.mark.finding("users-B12")
 def test_what_is_said_wrongly_is_told(scene):
+    scene.broker.start()
     job = scene.client("loud", more={"WEFT_LOG": "loud", "WEFT_MODE": "serv", "WEFT_MEMORY": "12", "WEFT_SOCKET": "relative.sock"})
     scene.finish(job)
     for words in (("WEFT_LOG=loud", "not one of"), ("WEFT_MODE=serv", "trace"), ("WEFT_MEMORY", "12GiB"), ("WEFT_SOCKET=relative.sock", "folder")):

@@ -135,7 +135,6 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         None if args.shared => Places::shared(),
         None => Places::own(),
     };
-    start::check_place(&places)?;
     let prepared = match args.shared {
         true => places.prepare_shared(),
         false => places.prepare(),
@@ -151,6 +150,7 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         check_files(&merged(&args, &loaded)).context("the running broker was not replaced")?;
     }
     if args.background {
+        start::check_place(&places)?;
         return background(&args, &places, &sources);
     }
     if args.detached {
@@ -159,6 +159,9 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         let _ = std::env::set_current_dir("/");
     }
     let given = activation::socket()?;
+    if given.is_none() {
+        start::check_place(&places)?;
+    }
     keep_channels_at(&places.directory());
     let merged = merged(&args, &loaded);
     let own = args.detached.then(|| places.log());

@@ -107,6 +107,7 @@ fn the_device_is_told_of_jobs_that_matter_less() {
 #[test]
 fn a_job_runs_without_a_library_that_is_none() {
     let home = Home::new();
+    let _broker = home.broker(&[]);
     let script = home.path().join("job.py");
     std::fs::write(&script, "import torch").expect("written");
     for wrong in [home.path(), script.as_path(), std::path::Path::new("/nonexistent.so")] {
