@@ -114,7 +114,8 @@ fn fill(state: &SchedulerState, there: Option<ClientSlot>, until: Ns, over: Ns, 
         .or_else(|| best_fit(gap.saturating_sub(state.config.switch_cost)));
     let Some(entry) = best.and_then(|slot| state.get(slot)?.queued) else {
         // Outstanding work may end earlier than predicted.
-        let drained = (state.exposure > 0).then(|| now.saturating_add(state.exposure));
+        let least = state.delay_bound() / 16;
+        let drained = (state.exposure > 0).then(|| now.saturating_add(state.exposure.max(least)));
         return no_later_than(Some(drained.unwrap_or(over)));
     };
     if !state.admits(entry.slot, entry.cost) {

@@ -201,8 +201,7 @@ pub fn make(
     };
     let in_turns = StudyPlan {
         slice: Some(LONGEST_TURN_NS),
-        contenders: IN_LONG_TURNS.map(|(contender, _)| contender).to_vec(),
-        ..beyond.clone()
+        ..study::beyond(plan, IN_LONG_TURNS.into_iter().map(|(contender, _)| contender))
     };
     let (_, long) = study::at_the_slice(&in_turns, progress);
     let mut cases = Vec::new();
