@@ -44,6 +44,8 @@ pub mod eviction;
 pub mod fit;
 #[cfg(not(loom))]
 pub mod host;
+#[cfg(not(loom))]
+pub mod kernel_module;
 pub mod lane;
 #[cfg(not(loom))]
 pub mod latency_budget;
@@ -63,7 +65,7 @@ use std::sync::atomic;
 
 /// Version of the protocol. A broker refuses other versions ([`control::Refusal::Version`]); the
 /// client then runs without weft.
-pub const VERSION: u32 = 26;
+pub const VERSION: u32 = 27;
 
 /// Priorities: 0 is the most important, 9 the least (FIKIT's ten queues).
 #[cfg(not(loom))]

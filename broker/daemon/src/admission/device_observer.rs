@@ -306,7 +306,7 @@ impl DeviceObserver {
         for member in jobs.members(device) {
             held = held.saturating_add(member.held());
             held = held.saturating_add(member.managed_own());
-            contexts += u64::from(member.admitted_at().is_some());
+            contexts += u64::from(member.admitted_at().is_some() && !member.is_checkpointed());
         }
         let known = held.saturating_add(before.context.saturating_mul(contexts));
         let unknown = before.memory.saturating_sub(*free).saturating_sub(known);
@@ -493,7 +493,8 @@ impl DeviceObserver {
                     },
                 };
                 sum = sum.saturating_add(held.unwrap_or(0));
-                all.contexts += u64::from(held.is_some());
+                // Its place in the job's share stays: the context comes back.
+                all.contexts += u64::from(held.is_some() && !member.is_checkpointed());
                 all.unclear |= by_itself > 0 || (gang.managed && held.is_some_and(|held| held > 0));
                 // This is not foreign memory.
                 all.bytes = all.bytes.saturating_add(by_itself);

@@ -153,10 +153,13 @@ impl AdmissionHandle {
         let asks = self.controller().lacks_foreign(client, bytes);
         let reading = if asks { self.recent_reading() } else { None };
         let mut controller = self.controller();
-        if let Some(reading) = reading {
-            controller.read(&reading);
+        if let Some(reading) = &reading {
+            controller.read(reading);
         }
-        controller.grow(client, bytes, patience);
+        match controller.may_return(client, reading.as_ref()) {
+            true => controller.grow(client, bytes, patience),
+            false => controller.answer(client),
+        }
         self.watch.spent().saturating_sub(before)
     }
 
@@ -171,6 +174,13 @@ impl AdmissionHandle {
         }
         controller.refuse_granted(client, free);
         self.watch.spent().saturating_sub(before)
+    }
+
+    /// Whether NVML reports devices. Waits for its first answer.
+    pub fn has_nvml(&self) -> bool {
+        /// NVML starts within a second if no process keeps the devices awake.
+        const START: Duration = Duration::from_secs(2);
+        self.watch.last(0).is_some() || self.watch.fresh(START).is_some()
     }
 
     /// NVML's last answer if it is recent, else a new one.

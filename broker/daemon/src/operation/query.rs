@@ -32,7 +32,7 @@ use weft_api::status::{self, BrokerStatus, ClientStatus, DeviceStatus, Status};
 use weft_api::users::name_of;
 use weft_protocol::VERSION;
 use weft_protocol::control::is_uuid;
-use weft_protocol::eviction::{EvictionCause, Residence};
+use weft_protocol::eviction::{EvictionCause, MoveBy, Residence};
 use weft_protocol::latency_budget::LatencyBudget;
 
 /// The sources of answers.
@@ -360,6 +360,13 @@ impl QueryHandler {
                 other.client,
                 name_of(other.uid)
             ));
+        }
+        let by_checkpoint = |entry: &&Arc<Entry>| entry.lane.eviction.by() == MoveBy::Checkpoint;
+        if evict && found.iter().any(|entry| by_checkpoint(&entry)) && !self.admission.has_nvml() {
+            return Answer::Sorry(
+                "the driver's checkpoint needs NVML on this machine: without it the room for the return is unknown"
+                    .to_string(),
+            );
         }
         // A client without movable memory has no thread that would answer.
         let moves = |entry: &&Arc<Entry>| entry.lane.eviction.residence() != Residence::Fixed;
