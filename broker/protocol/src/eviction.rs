@@ -237,6 +237,9 @@ pub struct EvictionSlot {
     by: AtomicU32,
     /// Broker: 1 if the driver's checkpoint is allowed.
     checkpoint: AtomicU32,
+    /// Both: bytes by which the client's context exceeded the broker's figure for contexts, plus 1;
+    /// 0: not measured. They must be free before the driver brings the client back.
+    excess: AtomicU64,
 }
 
 /// Whether this order is to evict.
@@ -265,6 +268,17 @@ impl EvictionSlot {
     /// Whether the broker allows the driver's checkpoint.
     pub fn allows_checkpoint(&self) -> bool {
         self.checkpoint.load(Ordering::Acquire) == 1
+    }
+
+    /// Bytes by which the client's context exceeded the broker's figure, once measured.
+    pub fn excess(&self) -> Option<u64> {
+        self.excess.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Writes that figure; `None`: it is not measured.
+    pub fn set_excess(&self, bytes: Option<u64>) {
+        self.excess
+            .store(bytes.map_or(0, |bytes| bytes.saturating_add(1)), Ordering::Release);
     }
 
     /// How the memory moves.
@@ -402,7 +416,9 @@ mod tests {
     fn a_checkpoint_is_allowed_by_the_broker_and_late_at_its_due_time() {
         let slot = EvictionSlot::default();
         assert!(!slot.allows_checkpoint() && !slot.is_stuck(u64::MAX));
-        assert_eq!(slot.by(), MoveBy::Blocks);
+        assert_eq!((slot.by(), slot.excess()), (MoveBy::Blocks, None));
+        slot.set_excess(Some(0));
+        assert_eq!(slot.excess(), Some(0));
         slot.allow_checkpoint(true);
         slot.set_by(MoveBy::Checkpoint);
         slot.set_due(7);

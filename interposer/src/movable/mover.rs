@@ -185,6 +185,8 @@ struct Away {
     claim: u64,
     /// Bytes that must be free in addition.
     spare: u64,
+    /// Broker that was there when it left.
+    attachment: u64,
     /// When the broker was first missed, ns; 0: it is there.
     missed: Ns,
     /// Whether it returns without an order, because a move out failed.
@@ -236,6 +238,7 @@ impl MemoryMover {
             }
             let slot = self.slot();
             let order = slot.order.load(Ordering::Acquire);
+            self.keep_measurement();
             self.publish();
             let fresh = order != 0 && order != self.done;
             let returns = self.is_orphan() || (fresh && !evicts(order));
@@ -305,6 +308,23 @@ impl MemoryMover {
         // A new broker gave no such order.
         if self.link.attachment() == self.attachment {
             slot.answered.store(order, Ordering::Release);
+        }
+    }
+
+    /// Keeps the broker's measurement of the context that left, for the next broker. That one cannot
+    /// measure it.
+    fn keep_measurement(&mut self) {
+        let (link, attachment) = (self.link, self.attachment);
+        let Some(away) = self.away.as_mut().filter(|_| checkpoint::counts()) else {
+            return;
+        };
+        match link.lane.eviction.excess() {
+            Some(excess) => away.spare = away.spare.max(excess),
+            None if away.attachment != attachment => {
+                away.spare = away.spare.max(CONTEXT_BYTES);
+                link.lane.eviction.set_excess(Some(away.spare));
+            }
+            None => {}
         }
     }
 
@@ -490,14 +510,16 @@ impl MemoryMover {
             return Err(Obstacle::Host(needed));
         }
         self.link.set_leaving(bytes);
-        let left = self.leave(at, cause, bytes);
+        let left = self.leave(at, cause);
         self.link.set_leaving(0);
         left
     }
 
-    /// Has the driver take the process off the device. Returns the bytes to be free beyond `bytes`
-    /// before it returns.
-    fn take_off(&self, at: DeviceNumber, bytes: u64) -> Result<u64, Obstacle> {
+    /// Has the driver take the process off the device. Returns its bytes, and those to be free
+    /// beyond them before it returns.
+    fn take_off(&self, at: DeviceNumber) -> Result<(u64, u64), Obstacle> {
+        // No call changes them any more.
+        let bytes = throttle::held(at);
         let known = super::contexts().first().copied();
         let memory = known.and_then(|context| queries::within(context, || Ok(queries::memory())).ok().flatten());
         let (free, total) = memory.ok_or(Obstacle::Internal)?;
@@ -506,17 +528,19 @@ impl MemoryMover {
         checkpoint::leave(self.link, bytes)?;
         GONE.store(true, Ordering::SeqCst);
         throttle::memory_changed(at, -signed(bytes), 0);
+        // The broker measures the context that has left.
+        self.slot().set_excess(None);
         self.slot().set_residence(Residence::Evicted, bytes, clock::now());
         drop(change);
         // At most half of the bytes that were free next to the job: it must be able to return to
         // the same place.
         let spare = CONTEXT_BYTES.min(total / CONTEXT_PARTS).min(free / 2);
         let most = self.link.settings.limit().map(|limit| limit.saturating_sub(bytes));
-        Ok(spare.min(most.unwrap_or(u64::MAX)))
+        Ok((bytes, spare.min(most.unwrap_or(u64::MAX))))
     }
 
     /// Moves all movable memory from this device to the host.
-    fn leave(&mut self, at: DeviceNumber, cause: EvictionCause, bytes: u64) -> Result<(), Obstacle> {
+    fn leave(&mut self, at: DeviceNumber, cause: EvictionCause) -> Result<(), Obstacle> {
         let (deadline, idle) = (clock::now() + STILL_TIMEOUT_NS, cause == EvictionCause::Idle);
         match idle {
             true => gate::close_until_called(deadline),
@@ -524,7 +548,7 @@ impl MemoryMover {
         }
         let moved = self.become_still().and_then(|()| {
             if checkpoint::counts() {
-                return self.take_off(at, bytes);
+                return self.take_off(at);
             }
             kept::give_all_back();
             if !blocks::copy_out(|| !idle || gate::called().is_none()).map_err(refused)? {
@@ -537,22 +561,27 @@ impl MemoryMover {
                 throttle::memory_changed(at, -signed(bytes), 0);
             }
             drop(change);
-            unmapped.map(|_| 0).map_err(refused)
+            unmapped.map(|bytes| (bytes, 0)).map_err(refused)
         });
         if moved.is_err() && blocks::map_all().and_then(|()| blocks::copy_in()).is_ok() {
-            gate::open();
+            match moved {
+                // The driver keeps the process: its calls would wait for ever.
+                Err(Obstacle::Barred(_)) => {
+                    GONE.store(true, Ordering::SeqCst);
+                    gate::refuse();
+                }
+                _ => gate::open(),
+            }
             return moved.map(drop);
         }
-        // Without `bytes` a part is away and does not come back at once.
-        let bytes = match checkpoint::counts() {
-            true => bytes,
-            false => blocks::totals().1,
-        };
+        // After an error a part is away and does not come back at once.
+        let (bytes, spare) = moved.unwrap_or_else(|_| (blocks::totals().1, 0));
         if moved.is_err() {
             throttle::memory_changed(at, -signed(bytes), 0);
         }
         self.away = Some(Away {
-            spare: moved.unwrap_or(0),
+            spare,
+            attachment: self.attachment,
             bytes,
             since: clock::now(),
             claim: throttle::leaves_device(at, bytes),
@@ -642,6 +671,10 @@ impl MemoryMover {
     fn put_back(&mut self, away: Away, at: DeviceNumber) -> Result<(), Obstacle> {
         let (attachment, least) = (self.link.attachment(), away.bytes.saturating_add(away.spare));
         let slot = self.slot();
+        // Before the broker has measured the context, the bytes to claim are unknown.
+        if slot.excess().is_none() {
+            return Err(Obstacle::Device(least));
+        }
         let granted = throttle::reserve(at, away.claim.max(least)).or_else(|| throttle::reserve(at, least));
         let mut grant = granted.ok_or(Obstacle::Device(least))?;
         let quota = self.link.lane.admission_slot.quota.load(Ordering::Acquire);

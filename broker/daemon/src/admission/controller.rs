@@ -1042,9 +1042,18 @@ impl Controller {
     /// may have it only by a sample of all memory there, as NVML reports it: without enough room
     /// the driver loses the job.
     pub fn may_return(&self, client: u64, reading: Option<&Reading>) -> bool {
-        if !self.jobs.member(client).is_some_and(Member::is_checkpointed) {
+        let Some(member) = self.jobs.member(client).filter(|member| member.is_checkpointed()) else {
             return true;
+        };
+        // Its context was not measured yet.
+        if member.eviction().excess().is_none() {
+            return false;
         }
+        self.has_sample(client, reading)
+    }
+
+    /// Whether this answer of NVML made a sample of a client's device.
+    pub fn has_sample(&self, client: u64, reading: Option<&Reading>) -> bool {
         let job = self.jobs.job_of(client);
         let device = job.and_then(|job| self.machine.share(job)).map(|(device, _)| device);
         let seen = |it: &Reading| device.is_some_and(|device| self.observer.saw(device, it.at));
@@ -1213,6 +1222,12 @@ impl Controller {
     /// Gives others the bytes of jobs whose memory is on the host. They claim them before they
     /// return. A job with a limit keeps its request, unless a more important one waits.
     fn check_evicted(&mut self) {
+        let is_new = |member: &Member| member.is_checkpointed() && member.eviction().excess().is_none();
+        let gangs = self.jobs.iter().filter(|(_, gang)| gang.members.values().any(is_new));
+        let devices = gangs.filter_map(|(job, _)| self.machine.share(job));
+        for (device, _) in devices.collect::<Vec<_>>() {
+            self.observer.ask(device);
+        }
         let given: Vec<(Job, u64)> = self
             .jobs
             .iter()

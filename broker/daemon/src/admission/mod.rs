@@ -176,11 +176,25 @@ impl AdmissionHandle {
         self.watch.spent().saturating_sub(before)
     }
 
-    /// Whether NVML reports devices. Waits for its first answer.
-    pub fn has_nvml(&self) -> bool {
+    /// Samples the memory of a client's device by NVML, right before the client leaves it. False:
+    /// there is no NVML, or the memory there changes all the time.
+    pub fn sample(&self, client: u64) -> bool {
         /// NVML starts within a second if no process keeps the devices awake.
         const START: Duration = Duration::from_secs(2);
-        self.watch.last(0).is_some() || self.watch.fresh(START).is_some()
+        const TRIES: u32 = 20;
+        for _ in 0..TRIES {
+            let Some(reading) = self.watch.fresh(START) else {
+                return false;
+            };
+            let mut controller = self.controller();
+            controller.read(&reading);
+            if controller.has_sample(client, Some(&reading)) {
+                return true;
+            }
+            drop(controller);
+            std::thread::sleep(NVML_TIMEOUT);
+        }
+        false
     }
 
     /// NVML's last answer if it is recent, else a new one.

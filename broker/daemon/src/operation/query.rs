@@ -361,12 +361,16 @@ impl QueryHandler {
                 name_of(other.uid)
             ));
         }
-        let by_checkpoint = |entry: &&Arc<Entry>| entry.lane.eviction.by() == MoveBy::Checkpoint;
-        if evict && found.iter().any(|entry| by_checkpoint(&entry)) && !self.admission.has_nvml() {
-            return Answer::Sorry(
-                "the driver's checkpoint needs NVML on this machine: without it the room for the return is unknown"
-                    .to_string(),
-            );
+        let by_checkpoint = found
+            .iter()
+            .filter(|entry| evict && entry.lane.eviction.by() == MoveBy::Checkpoint);
+        for entry in by_checkpoint.filter(|entry| entry.lane.eviction.residence() == Residence::Device) {
+            if !self.admission.sample(entry.client) {
+                return Answer::Sorry(
+                    "the driver's checkpoint needs NVML on this machine, and a moment in which no memory is taken or freed: without them the room for the return is unknown"
+                        .to_string(),
+                );
+            }
         }
         // A client without movable memory has no thread that would answer.
         let moves = |entry: &&Arc<Entry>| entry.lane.eviction.residence() != Residence::Fixed;
