@@ -311,7 +311,7 @@ impl MemoryMover {
         }
     }
 
-    /// Keeps the broker's measurement of the context that left, for the next broker. That one cannot
+    /// Keeps the broker's measurement of the context that left, for the next broker, which cannot
     /// measure it.
     fn keep_measurement(&mut self) {
         let (link, attachment) = (self.link, self.attachment);

@@ -374,8 +374,8 @@ impl DeviceObserver {
         Some((before, about))
     }
 
-    /// Measures contexts that the driver's checkpoint took off the device since the last sample: the
-    /// broker's own figure may be lower, and the driver loses a job that it restores without room.
+    /// Measures contexts that the driver's checkpoint took off the device since the last sample.
+    /// The broker's figure may be lower, and the driver loses a job that it restores without room.
     /// `unclear`: the sample does not show them.
     fn measure_contexts(&self, jobs: &Jobs<'_>, about: &Device, now: &MemorySample, unclear: bool) {
         let away = jobs.members(about.id).filter(|member| member.is_checkpointed());

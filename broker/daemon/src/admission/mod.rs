@@ -181,8 +181,8 @@ impl AdmissionHandle {
     pub fn sample(&self, client: u64) -> bool {
         /// NVML starts within a second if no process keeps the devices awake.
         const START: Duration = Duration::from_secs(2);
-        const TRIES: u32 = 20;
-        for _ in 0..TRIES {
+        // Half a second: a job that takes memory without a pause is not moved.
+        for _ in 0..20 {
             let Some(reading) = self.watch.fresh(START) else {
                 return false;
             };

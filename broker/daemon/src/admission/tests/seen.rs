@@ -76,7 +76,7 @@ fn a_context_is_what_nobody_is_known_to_hold() {
 
 #[test]
 fn a_context_that_the_driver_took_off_hides_no_strangers() {
-    const CONTEXT: u64 = 400 << 20;
+    const CONTEXT_BYTES: u64 = 400 << 20;
     let mut broker = Broker::begin(None);
     let moved = broker.comes(1, "a", 2 * GB, None);
     let about = |broker: &Broker| {
@@ -91,8 +91,8 @@ fn a_context_that_the_driver_took_off_hides_no_strangers() {
         let at = clock::now();
         broker.handle.controller().observe_free("gpu", free, at);
     };
-    seen(&broker, 6 * GB - CONTEXT);
-    assert_eq!(about(&broker), (CONTEXT, 0));
+    seen(&broker, 6 * GB - CONTEXT_BYTES);
+    assert_eq!(about(&broker), (CONTEXT_BYTES, 0));
     moved.lane.counters.memory.store(0, Ordering::Relaxed);
     moved.lane.eviction.set_by(MoveBy::Checkpoint);
     moved.lane.eviction.set_residence(Residence::Evicted, 2 * GB, 1);
@@ -101,7 +101,7 @@ fn a_context_that_the_driver_took_off_hides_no_strangers() {
     seen(&broker, 5 * GB);
     assert_eq!(
         about(&broker),
-        (CONTEXT, 3 * GB),
+        (CONTEXT_BYTES, 3 * GB),
         "its share keeps room for its context"
     );
 }
