@@ -495,10 +495,11 @@ impl MemoryMover {
         let (bytes, at) = self.movable().ok_or(Obstacle::NothingMovable)?;
         let shared = SHARED.load(Ordering::Acquire);
         match checkpoint::counts() {
-            true => match checkpoint::bar(self.link, at, shared) {
-                Some(bar) => return Err(Obstacle::Barred(bar)),
-                None => {}
-            },
+            true => {
+                if let Some(bar) = checkpoint::bar(self.link, at, shared) {
+                    return Err(Obstacle::Barred(bar));
+                }
+            }
             false if shared => return Err(Obstacle::Shared),
             false => {}
         }
