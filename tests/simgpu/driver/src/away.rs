@@ -86,7 +86,7 @@ fn needs_no_device(name: &str) -> bool {
     ];
     const OTHERS: [&str; 2] = ["cuCheckpoint", "cuThreadExchange"];
     let begins = |beginning: &&str| name.starts_with(*beginning);
-    BEGINNINGS.iter().chain(&OTHERS).any(|beginning| begins(&beginning))
+    BEGINNINGS.iter().chain(&OTHERS).any(begins)
 }
 
 /// Whether a call waits for work.
