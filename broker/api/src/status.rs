@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::outcome::{Outcome, Requests, Warning};
 use weft_protocol::Ns;
 use weft_protocol::amount::shown;
-use weft_protocol::eviction::{EvictionCause, EvictionSlot, Obstacle, Residence};
+use weft_protocol::eviction::{CheckpointBar, EvictionCause, EvictionSlot, Obstacle, Residence};
 
 /// Version of the documented fields of the answer. Their meaning does not change within a version.
 pub const SCHEMA: u32 = 1;
@@ -357,8 +357,12 @@ pub struct PodContainer {
 /// Movable memory of a client, and the latest order to move it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvictionStatus {
-    /// `device`, `leaving`, `evicted`, `returning`, or `fixed`: there is none.
+    /// `device`, `leaving`, `evicted`, `returning`, `stuck` in a step of the driver, or `fixed`:
+    /// there is none.
     pub state: String,
+    /// How it moves: `blocks`, or `checkpoint` by the driver.
+    #[serde(default)]
+    pub by: String,
     /// Movable memory, bytes, wherever it is.
     pub movable: u64,
     /// Bytes of it on the host; they are not part of [`ClientStatus::memory`].
@@ -400,7 +404,11 @@ impl EvictionStatus {
             return None;
         }
         Some(EvictionStatus {
-            state: residence.name().to_string(),
+            state: match slot.is_stuck(now) {
+                true => STUCK.to_string(),
+                false => residence.name().to_string(),
+            },
+            by: slot.by().name().to_string(),
             movable: bytes(&slot.movable),
             bytes: bytes(&slot.evicted),
             since_s: (since > 0).then(|| now.saturating_sub(since) as f64 / 1e9),
@@ -411,7 +419,10 @@ impl EvictionStatus {
             mapped,
             order,
             answered: slot.answered.load(Ordering::Acquire),
-            obstacle: slot.obstacle().map(obstacle_text),
+            obstacle: match slot.is_stuck(now) {
+                true => Some("a step of the driver takes too long, and cannot be called off".to_string()),
+                false => slot.obstacle().map(obstacle_text),
+            },
         })
     }
 
@@ -441,13 +452,30 @@ impl EvictionStatus {
 
     /// Whether the memory is not on the device, or not all of it.
     pub fn is_away(&self) -> bool {
-        matches!(self.state.as_str(), "leaving" | "evicted" | "returning")
+        matches!(self.state.as_str(), "leaving" | "evicted" | "returning" | STUCK)
     }
 }
 
+/// State of memory that the driver has been moving for too long.
+const STUCK: &str = "stuck";
+
 /// Why a job without movable memory is not moved.
-pub const NOTHING_MOVABLE: &str =
-    "it has no movable memory: run it with --backing movable (allocations of 2 MiB and more)";
+pub const NOTHING_MOVABLE: &str = "it has no movable memory: run it with --backing movable (allocations of 2 MiB and more), or start it under a broker that allows the driver's checkpoint";
+
+/// Why the driver's checkpoint is not used for a job.
+fn bar_text(bar: CheckpointBar) -> &'static str {
+    match bar {
+        CheckpointBar::NotAllowed => "the broker does not allow it (checkpoint in weft.toml)",
+        CheckpointBar::DriverLacks => "this driver has none (it begins with driver 570)",
+        CheckpointBar::Managed => "the job has managed memory",
+        CheckpointBar::Shared => "the job shares memory or events with other processes",
+        CheckpointBar::Devices => "the job uses several devices",
+        CheckpointBar::Mig => "the device is a MIG instance",
+        CheckpointBar::Module => "the open kernel module of driver 595 hung whole machines after it",
+        CheckpointBar::Mps => "the job shares its device under MPS, which is untried",
+        CheckpointBar::Stuck => "an earlier step of the driver failed half-way",
+    }
+}
 
 /// Why an order was not carried out, in one line.
 fn obstacle_text(obstacle: Obstacle) -> String {
@@ -465,6 +493,8 @@ fn obstacle_text(obstacle: Obstacle) -> String {
         Obstacle::Driver(error) => format!("the driver refused (error {error})"),
         Obstacle::Device(bytes) => format!("{} of device memory are not free", shown(bytes)),
         Obstacle::Internal => "a part of weft failed in this job".to_string(),
+        Obstacle::Barred(bar) => format!("the driver's checkpoint cannot be used: {}", bar_text(bar)),
+        Obstacle::NoBroker => "no broker is there to grant it device memory".to_string(),
     }
 }
 

@@ -95,6 +95,10 @@ pub struct BrokerArgs {
     /// fault of one job under MPS ends all of them
     #[arg(long, value_name = "auto|on|off", conflicts_with = "shared")]
     pub mps: Option<MpsMode>,
+    /// Whether `weft pause --evict` may move plain memory by the driver's checkpoint (driver 570
+    /// and newer); default: off. No real GPU has run it: docs/limits.md has the hazards
+    #[arg(long, value_name = "off|allow", value_parser = text::checkpoint)]
+    pub checkpoint: Option<bool>,
     /// File with the times and rates that other options do not give (weft config constants prints
     /// the defaults)
     #[arg(long, hide_short_help = true, value_name = "FILE", value_parser = constants)]
@@ -279,6 +283,7 @@ fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
     fill(&mut args.swapped_out_limit, said("swapped-out-limit"), number);
     fill(&mut args.switch_cost, said("switch-cost"), number);
     fill(&mut args.mps, said("mps"), str::parse);
+    fill(&mut args.checkpoint, said("checkpoint"), text::checkpoint);
     fill(&mut args.trace, said("trace"), str::parse);
     fill(&mut args.log, said("log"), log_level);
     if args.metrics.is_empty() {
@@ -368,6 +373,7 @@ fn options(args: &BrokerArgs) -> Options {
         metrics: args.metrics.iter().map(absolute).collect(),
         log: args.log.clone(),
         source: None,
+        checkpoint: args.checkpoint.unwrap_or(false),
         mps: args.mps.unwrap_or_default(),
         mps_devices: Some(mps::devices),
     }
@@ -408,6 +414,11 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
         ("--policy", args.policy.map(|policy| policy.to_string())),
         ("--log", args.log.clone()),
         ("--mps", args.mps.map(|mode| mode.to_string())),
+        (
+            "--checkpoint",
+            args.checkpoint
+                .map(|allowed| if allowed { "allow" } else { "off" }.to_string()),
+        ),
     ] {
         if let Some(value) = value {
             command.arg(flag).arg(value);

@@ -15,6 +15,15 @@ use weft_api::job_name::{end_of, script_of};
 use weft_api::plain_text as clean;
 use weft_protocol::{amount, command_line, priority};
 
+/// Whether the driver's checkpoint is allowed.
+pub fn checkpoint(text: &str) -> Result<bool, String> {
+    match text {
+        "off" => Ok(false),
+        "allow" => Ok(true),
+        _ => Err(format!("{text} is not one of off, allow")),
+    }
+}
+
 /// Width of a page that is not for a terminal, columns.
 pub const USUAL_WIDTH: usize = 80;
 

@@ -80,6 +80,64 @@ impl EvictionCause {
     }
 }
 
+/// How memory moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum MoveBy {
+    /// Movable blocks, by weft's own copies.
+    Blocks = 0,
+    /// All of the process, context included, by the driver's checkpoint.
+    Checkpoint = 1,
+}
+
+impl MoveBy {
+    /// Its name in `weft status --json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            MoveBy::Blocks => "blocks",
+            MoveBy::Checkpoint => "checkpoint",
+        }
+    }
+}
+
+/// Why the driver's checkpoint is not used for a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum CheckpointBar {
+    /// The present broker does not allow it.
+    NotAllowed = 1,
+    /// The driver has no such calls.
+    DriverLacks = 2,
+    /// The job has managed memory.
+    Managed = 3,
+    /// The job made or opened a handle of memory or events that other processes use.
+    Shared = 4,
+    /// The job uses several devices.
+    Devices = 5,
+    /// The device is a MIG instance.
+    Mig = 6,
+    /// The machine's kernel module has hung whole machines after it.
+    Module = 7,
+    /// The job shares its device under MPS.
+    Mps = 8,
+    /// An earlier step failed half-way.
+    Stuck = 9,
+}
+
+impl CheckpointBar {
+    const ALL: [CheckpointBar; 9] = [
+        CheckpointBar::NotAllowed,
+        CheckpointBar::DriverLacks,
+        CheckpointBar::Managed,
+        CheckpointBar::Shared,
+        CheckpointBar::Devices,
+        CheckpointBar::Mig,
+        CheckpointBar::Module,
+        CheckpointBar::Mps,
+        CheckpointBar::Stuck,
+    ];
+}
+
 /// Why an order was not carried out, or not yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle {
@@ -99,6 +157,10 @@ pub enum Obstacle {
     Device(u64),
     /// An internal error of weft.
     Internal,
+    /// The driver's checkpoint is not used for this job.
+    Barred(CheckpointBar),
+    /// No broker is there to grant device memory for the return.
+    NoBroker,
 }
 
 impl Obstacle {
@@ -113,6 +175,8 @@ impl Obstacle {
             6 => Obstacle::Driver(detail),
             7 => Obstacle::Device(detail),
             8 => Obstacle::Internal,
+            9 => Obstacle::Barred(CheckpointBar::ALL.into_iter().find(|bar| *bar as u64 == detail)?),
+            10 => Obstacle::NoBroker,
             _ => return None,
         })
     }
@@ -127,6 +191,8 @@ impl Obstacle {
             Obstacle::Driver(error) => (6, error),
             Obstacle::Device(bytes) => (7, bytes),
             Obstacle::Internal => (8, 0),
+            Obstacle::Barred(bar) => (9, bar as u64),
+            Obstacle::NoBroker => (10, 0),
         }
     }
 }
@@ -164,6 +230,16 @@ pub struct EvictionSlot {
     pub ordered: AtomicU64,
     /// Client: bytes that the job mapped itself, which stay on the device.
     pub mapped: AtomicU64,
+    /// Client: the time at which the driver's present step has taken too long, ns of the machine's
+    /// clock; 0: there is none.
+    due: AtomicU64,
+    /// Client: a [`MoveBy`].
+    by: AtomicU32,
+    /// Broker: 1 if the driver's checkpoint is allowed.
+    checkpoint: AtomicU32,
+    /// Both: bytes by which the client's context exceeded the broker's figure for contexts, plus 1;
+    /// 0: not measured. They must be free before the driver brings the client back.
+    excess: AtomicU64,
 }
 
 /// Whether this order is to evict.
@@ -182,6 +258,51 @@ impl EvictionSlot {
             .order
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |order| Some(next(order)));
         given.map_or_else(next, next)
+    }
+
+    /// Allows the driver's checkpoint.
+    pub fn allow_checkpoint(&self, allowed: bool) {
+        self.checkpoint.store(u32::from(allowed), Ordering::Release);
+    }
+
+    /// Whether the broker allows the driver's checkpoint.
+    pub fn allows_checkpoint(&self) -> bool {
+        self.checkpoint.load(Ordering::Acquire) == 1
+    }
+
+    /// Bytes by which the client's context exceeded the broker's figure, once measured.
+    pub fn excess(&self) -> Option<u64> {
+        self.excess.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Writes that figure; `None`: it is not measured.
+    pub fn set_excess(&self, bytes: Option<u64>) {
+        self.excess
+            .store(bytes.map_or(0, |bytes| bytes.saturating_add(1)), Ordering::Release);
+    }
+
+    /// How the memory moves.
+    pub fn by(&self) -> MoveBy {
+        match self.by.load(Ordering::Acquire) {
+            1 => MoveBy::Checkpoint,
+            _ => MoveBy::Blocks,
+        }
+    }
+
+    /// Writes how the memory moves.
+    pub fn set_by(&self, by: MoveBy) {
+        self.by.store(by as u32, Ordering::Release);
+    }
+
+    /// Writes when the driver's present step has taken too long; 0: there is none.
+    pub fn set_due(&self, due: Ns) {
+        self.due.store(due, Ordering::Release);
+    }
+
+    /// Whether a step of the driver has taken too long at `now`. It cannot be called off.
+    pub fn is_stuck(&self, now: Ns) -> bool {
+        let due = self.due.load(Ordering::Acquire);
+        due != 0 && now >= due
     }
 
     /// Place of the memory.
@@ -292,6 +413,20 @@ mod tests {
     }
 
     #[test]
+    fn a_checkpoint_is_allowed_by_the_broker_and_late_at_its_due_time() {
+        let slot = EvictionSlot::default();
+        assert!(!slot.allows_checkpoint() && !slot.is_stuck(u64::MAX));
+        assert_eq!((slot.by(), slot.excess()), (MoveBy::Blocks, None));
+        slot.set_excess(Some(0));
+        assert_eq!(slot.excess(), Some(0));
+        slot.allow_checkpoint(true);
+        slot.set_by(MoveBy::Checkpoint);
+        slot.set_due(7);
+        assert!(slot.allows_checkpoint() && slot.is_stuck(7) && !slot.is_stuck(6));
+        assert_eq!(slot.by(), MoveBy::Checkpoint);
+    }
+
+    #[test]
     fn what_the_client_writes_is_read_back_and_nonsense_is_nothing() {
         let slot = EvictionSlot::default();
         assert_eq!((slot.residence(), slot.obstacle()), (Residence::Fixed, None));
@@ -304,6 +439,9 @@ mod tests {
             Obstacle::Driver(719),
             Obstacle::Device(9),
             Obstacle::Internal,
+            Obstacle::Barred(CheckpointBar::NotAllowed),
+            Obstacle::Barred(CheckpointBar::Stuck),
+            Obstacle::NoBroker,
         ] {
             slot.set_obstacle(Some(obstacle));
             assert_eq!(slot.obstacle(), Some(obstacle));

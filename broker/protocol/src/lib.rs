@@ -44,6 +44,8 @@ pub mod eviction;
 pub mod fit;
 #[cfg(not(loom))]
 pub mod host;
+#[cfg(not(loom))]
+pub mod kernel_module;
 pub mod lane;
 #[cfg(not(loom))]
 pub mod latency_budget;

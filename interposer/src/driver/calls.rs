@@ -17,6 +17,10 @@ use crate::driver::abi::{
 };
 use crate::driver::symbols;
 
+/// `CUcheckpointLockArgs` and those of the other steps: 64 bytes each, zero except the lock's first
+/// word.
+pub type CheckpointArguments = [u32; 16];
+
 /// Declares typed functions; each name must be a symbol of the table.
 macro_rules! real {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {
@@ -143,4 +147,12 @@ real! {
     /// Launch of a kernel node, older drivers.
     fn cuGraphKernelNodeGetParams(node: CuGraphNode, launch: *mut KernelNode);
     fn cuGraphChildGraphNodeGetGraph(node: CuGraphNode, graph: *mut CuGraph);
+    /// State of a process (CUDA 12.8), as the next ones.
+    fn cuCheckpointProcessGetState(pid: c_int, state: *mut c_int);
+    /// Keeps a process from the device once its work has ended. The first word: the longest wait,
+    /// ms.
+    fn cuCheckpointProcessLock(pid: c_int, arguments: *const CheckpointArguments);
+    fn cuCheckpointProcessCheckpoint(pid: c_int, arguments: *const CheckpointArguments);
+    fn cuCheckpointProcessRestore(pid: c_int, arguments: *const CheckpointArguments);
+    fn cuCheckpointProcessUnlock(pid: c_int, arguments: *const CheckpointArguments);
 }

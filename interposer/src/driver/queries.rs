@@ -39,10 +39,15 @@ pub fn within<T>(context: CuContext, work: impl FnOnce() -> Result<T, CuResult>)
 
 /// Free memory of the current context's device, bytes.
 pub fn free_memory() -> Option<u64> {
+    memory().map(|(free, _)| free)
+}
+
+/// Free and total memory of the current context's device, bytes.
+pub fn memory() -> Option<(u64, u64)> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: valid out-parameters.
     let asked = unsafe { calls::cuMemGetInfo_v2(&mut free, &mut total) };
-    asked.ok().then_some(free as u64)
+    asked.ok().then_some((free as u64, total as u64))
 }
 
 /// Whether the driver knows managed memory at this address.

@@ -25,6 +25,7 @@ use rustix::thread::futex::{self, Flags};
 use weft_protocol::Ns;
 use weft_symbols::Class;
 
+use super::checkpoint;
 use crate::client::{backing_mode, clock};
 use crate::driver::abi::CuResult;
 use crate::driver::symbols::{COUNT, Entry, absent};
@@ -107,9 +108,11 @@ pub fn when(bells: GateBells) {
 /// need no memory.
 pub const STACK_WORDS: usize = 6;
 
-/// Calls that are not counted. Some have a structure by value, which the stub would not pass on. A
-/// program that reads the free memory now and then is idle. None uses movable memory.
-const UNCOUNTED: [&str; 3] = ["cuIpcOpenMemHandle", "cuIpcOpenEventHandle", "cuMemGetInfo"];
+/// Calls with a structure by value, which the stub would not pass on. None uses movable memory.
+const BY_VALUE: [&str; 2] = ["cuIpcOpenMemHandle", "cuIpcOpenEventHandle"];
+
+/// Not counted if the context stays: a program that reads the free memory now and then is idle.
+const READS_FREE: &str = "cuMemGetInfo";
 
 /// Whether calls of this symbol are counted.
 pub fn counts(entry: &Entry) -> bool {
@@ -118,9 +121,20 @@ pub fn counts(entry: &Entry) -> bool {
         Class::Context => entry.queue.waits(),
         class => class.is_ordered(),
     };
-    uses && usize::from(entry.args) <= ARGUMENT_REGISTERS + STACK_WORDS
-        && backing_mode::movable()
-        && !UNCOUNTED.contains(&entry.base)
+    // Without its context a job can make no code, streams and events either.
+    let needs_context = || {
+        let makes = matches!(
+            entry.class,
+            Class::Module | Class::Stream | Class::EventAdmin | Class::Query | Class::InteropAdmin
+        );
+        (uses || makes) && checkpoint::counts()
+    };
+    usize::from(entry.args) <= ARGUMENT_REGISTERS + STACK_WORDS
+        && !BY_VALUE.contains(&entry.base)
+        && match backing_mode::movable() {
+            true => uses && entry.base != READS_FREE,
+            false => needs_context(),
+        }
 }
 
 /// Sets the hook or driver function of a counted symbol.

@@ -2,8 +2,9 @@
 //! Movable backing: device memory that weft can move to the host and back while the job waits
 //! (`weft pause --evict`).
 //!
-//! * It is for jobs that ask for it (`--backing movable`), in a process on one device. In other
-//!   jobs each function returns at once.
+//! * It is for jobs that ask for it (`--backing movable`), in a process on one device, and for jobs
+//!   whose broker allows the driver's checkpoint ([`checkpoint`]). In other jobs each function
+//!   returns at once.
 //! * `cuMemAlloc` of 2 MiB and more takes reserved addresses with mapped physical memory
 //!   ([`blocks`]), and so do most stream-ordered allocations ([`kept`]). All other memory is plain
 //!   and stays on the device.
@@ -16,9 +17,11 @@
 //! | `blocks` | movable memory, and its moves |
 //! | `kept` | movable memory that was freed in stream order |
 //! | `host_copy` | the contents of a block on the host |
+//! | `checkpoint` | the second way: all plain memory of a job, by the driver |
 //! | `mover` | the thread that moves memory |
 
 pub mod blocks;
+mod checkpoint;
 pub mod gate;
 mod host_copy;
 pub mod kept;
@@ -58,6 +61,12 @@ pub fn bound(base: &str) {
     if HANDS_OUT.contains(&base) {
         shared();
     }
+    checkpoint::bound(base);
+}
+
+/// Whether the job's memory may move, in whichever way.
+fn moves() -> bool {
+    backing_mode::movable() || checkpoint::counts()
 }
 
 /// Whether an allocation of this size is to be movable.
@@ -92,13 +101,16 @@ pub fn stays(which: &AtomicI64, delta: i64) {
 
 /// Notes a new context.
 pub fn context_made(context: CuContext) {
-    if backing_mode::movable() {
+    if moves() {
         let mut contexts = lock(&CONTEXTS);
         if !contexts.contains(&context) {
             contexts.push(context);
         }
         drop(contexts);
         blocks::context_made(context);
+        if let Some(link) = link::only().filter(|_| checkpoint::counts()) {
+            mover::start(link);
+        }
     }
 }
 
@@ -119,7 +131,7 @@ pub fn context_left(context: CuContext, resting: RestingBlocks, ended: bool) {
 
 /// Frees the memory of an ended context.
 pub fn context_ended(context: CuContext) {
-    if backing_mode::movable() {
+    if moves() {
         let mut contexts = lock(&CONTEXTS);
         contexts.retain(|other| *other != context);
         let other = contexts.first().copied().unwrap_or(0);
@@ -138,6 +150,7 @@ pub fn stream_ending(stream: Stream) {
 /// Forgets all movable memory, in a forked child: it is the parent's.
 pub fn forget() {
     mover::forget();
+    checkpoint::forget();
     kept::forget();
     ORDERED.store(0, Ordering::Relaxed);
     MAPPED.store(0, Ordering::Relaxed);

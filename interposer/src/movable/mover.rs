@@ -23,11 +23,11 @@ use std::time::Duration;
 use rustix::thread::futex;
 use weft_protocol::Ns;
 use weft_protocol::amount::shown;
-use weft_protocol::eviction::{EvictionCause, EvictionSlot, Obstacle, Residence, evicts};
+use weft_protocol::eviction::{EvictionCause, EvictionSlot, MoveBy, Obstacle, Residence, evicts};
 use weft_protocol::host;
 
 use super::gate::GateBells;
-use super::{blocks, gate, kept};
+use super::{blocks, checkpoint, gate, kept};
 use crate::client::clock;
 use crate::client::link::{self, BrokerLink};
 use crate::driver::abi::CuResult;
@@ -65,6 +65,11 @@ const ORPHAN_NS: Ns = 5_000_000_000;
 
 /// The host must have this part of the bytes in addition: a tenth.
 const SPARE_PARTS: u64 = 10;
+
+/// Most bytes that a job claims in addition before the driver restores it, and the part of the
+/// device that they may be: its context may have grown beyond the broker's figure.
+const CONTEXT_BYTES: u64 = 512 << 20;
+const CONTEXT_PARTS: u64 = 16;
 
 /// CU_STREAM_CAPTURE_MODE_RELAXED.
 const RELAXED: u32 = 2;
@@ -134,6 +139,9 @@ fn called() {
 static MOVES: AtomicBool = AtomicBool::new(false);
 static ENDS: AtomicBool = AtomicBool::new(false);
 
+/// Whether the driver has taken the process off the device: its calls would wait for ever.
+static GONE: AtomicBool = AtomicBool::new(false);
+
 /// A turn of the mover, in which it may call the driver.
 struct Moving;
 
@@ -161,7 +169,11 @@ pub fn ending() {
     while MOVES.load(Ordering::SeqCst) && clock::now().saturating_sub(begun) < END_TIMEOUT_NS {
         thread::rest(STEP);
     }
-    gate::pass();
+    match GONE.load(Ordering::SeqCst) {
+        // The calls of exit handlers end with an error.
+        true => gate::refuse(),
+        false => drop(gate::pass()),
+    }
 }
 
 /// The evicted memory.
@@ -171,6 +183,10 @@ struct Away {
     since: Ns,
     /// Bytes to claim before the return: those, and the rest of a declared need.
     claim: u64,
+    /// Bytes that must be free in addition.
+    spare: u64,
+    /// Broker that was there when it left.
+    attachment: u64,
     /// When the broker was first missed, ns; 0: it is there.
     missed: Ns,
     /// Whether it returns without an order, because a move out failed.
@@ -222,6 +238,7 @@ impl MemoryMover {
             }
             let slot = self.slot();
             let order = slot.order.load(Ordering::Acquire);
+            self.keep_measurement();
             self.publish();
             let fresh = order != 0 && order != self.done;
             let returns = self.is_orphan() || (fresh && !evicts(order));
@@ -241,6 +258,8 @@ impl MemoryMover {
                 }
                 Some(_) if returns => match self.restore() {
                     Ok(()) => self.answer(order, None),
+                    // The driver has lost the job.
+                    Err(why @ Obstacle::Barred(_)) => self.answer(order, Some(why)),
                     Err(why) => {
                         slot.set_obstacle(Some(why));
                         self.wakes_late(why);
@@ -271,6 +290,16 @@ impl MemoryMover {
         }
     }
 
+    /// Bytes that can move, wherever they are, and their device.
+    fn movable(&self) -> Option<(u64, DeviceNumber)> {
+        let at = DeviceNumber::FIRST;
+        match (checkpoint::counts(), self.away) {
+            (true, Some(away)) => Some((away.bytes, at)),
+            (true, None) => Some((throttle::held(at), at)).filter(|(bytes, _)| *bytes > 0),
+            (false, _) => blocks::place().map(|at| (blocks::totals().0, at)),
+        }
+    }
+
     fn answer(&mut self, order: u32, obstacle: Option<Obstacle>) {
         self.done = order;
         let slot = self.slot();
@@ -282,10 +311,31 @@ impl MemoryMover {
         }
     }
 
+    /// Keeps the broker's measurement of the context that left, for the next broker, which cannot
+    /// measure it.
+    fn keep_measurement(&mut self) {
+        let (link, attachment) = (self.link, self.attachment);
+        let Some(away) = self.away.as_mut().filter(|_| checkpoint::counts()) else {
+            return;
+        };
+        match link.lane.eviction.excess() {
+            Some(excess) => away.spare = away.spare.max(excess),
+            None if away.attachment != attachment => {
+                away.spare = away.spare.max(CONTEXT_BYTES);
+                link.lane.eviction.set_excess(Some(away.spare));
+            }
+            None => {}
+        }
+    }
+
     /// Writes the state into the lane, which may be a new broker's.
     fn publish(&self) {
-        let (bytes, _) = blocks::totals();
+        let bytes = self.movable().map_or(0, |(bytes, _)| bytes);
         let slot = self.slot();
+        slot.set_by(match checkpoint::counts() {
+            true => MoveBy::Checkpoint,
+            false => MoveBy::Blocks,
+        });
         // Kept blocks leave with those that the job uses.
         let kept = if bytes > 0 { kept::bytes() } else { 0 };
         slot.movable.store(bytes + kept, Ordering::Relaxed);
@@ -307,6 +357,15 @@ impl MemoryMover {
     fn is_orphan(&mut self) -> bool {
         let attached = self.link.is_attached();
         let Some(away) = &mut self.away else { return false };
+        if checkpoint::counts() {
+            // No broker grants it memory, and without room the driver would lose it.
+            if !attached && !std::mem::replace(&mut away.told, true) {
+                report::always(
+                    "its memory is on the host, and its broker is gone: it comes back by weft resume once there is a broker",
+                );
+            }
+            return false;
+        }
         let now = clock::now();
         away.missed = match (attached, away.missed) {
             (true, _) => 0,
@@ -433,10 +492,16 @@ impl MemoryMover {
     }
 
     fn evict(&mut self, cause: EvictionCause) -> Result<(), Obstacle> {
-        let (bytes, _) = blocks::totals();
-        let at = blocks::place().ok_or(Obstacle::NothingMovable)?;
-        if SHARED.load(Ordering::Acquire) {
-            return Err(Obstacle::Shared);
+        let (bytes, at) = self.movable().ok_or(Obstacle::NothingMovable)?;
+        let shared = SHARED.load(Ordering::Acquire);
+        match checkpoint::counts() {
+            true => {
+                if let Some(bar) = checkpoint::bar(self.link, at, shared) {
+                    return Err(Obstacle::Barred(bar));
+                }
+            }
+            false if shared => return Err(Obstacle::Shared),
+            false => {}
         }
         if capture::any() {
             return Err(Obstacle::Capture);
@@ -451,6 +516,30 @@ impl MemoryMover {
         left
     }
 
+    /// Has the driver take the process off the device. Returns its bytes, and those to be free
+    /// beyond them before it returns.
+    fn take_off(&self, at: DeviceNumber) -> Result<(u64, u64), Obstacle> {
+        // No call changes them any more.
+        let bytes = throttle::held(at);
+        let known = super::contexts().first().copied();
+        let memory = known.and_then(|context| queries::within(context, || Ok(queries::memory())).ok().flatten());
+        let (free, total) = memory.ok_or(Obstacle::Internal)?;
+        // A change that the broker watches takes no longer than this call.
+        let change = throttle::changing(at);
+        checkpoint::leave(self.link, bytes)?;
+        GONE.store(true, Ordering::SeqCst);
+        throttle::memory_changed(at, -signed(bytes), 0);
+        // The broker measures the context that has left.
+        self.slot().set_excess(None);
+        self.slot().set_residence(Residence::Evicted, bytes, clock::now());
+        drop(change);
+        // At most half of the bytes that were free next to the job: it must be able to return to
+        // the same place.
+        let spare = CONTEXT_BYTES.min(total / CONTEXT_PARTS).min(free / 2);
+        let most = self.link.settings.limit().map(|limit| limit.saturating_sub(bytes));
+        Ok((bytes, spare.min(most.unwrap_or(u64::MAX))))
+    }
+
     /// Moves all movable memory from this device to the host.
     fn leave(&mut self, at: DeviceNumber, cause: EvictionCause) -> Result<(), Obstacle> {
         let (deadline, idle) = (clock::now() + STILL_TIMEOUT_NS, cause == EvictionCause::Idle);
@@ -459,6 +548,9 @@ impl MemoryMover {
             false => gate::close(deadline),
         }
         let moved = self.become_still().and_then(|()| {
+            if checkpoint::counts() {
+                return self.take_off(at);
+            }
             kept::give_all_back();
             if !blocks::copy_out(|| !idle || gate::called().is_none()).map_err(refused)? {
                 return Err(busy());
@@ -470,18 +562,27 @@ impl MemoryMover {
                 throttle::memory_changed(at, -signed(bytes), 0);
             }
             drop(change);
-            unmapped.map_err(refused)
+            unmapped.map(|bytes| (bytes, 0)).map_err(refused)
         });
         if moved.is_err() && blocks::map_all().and_then(|()| blocks::copy_in()).is_ok() {
-            gate::open();
+            match moved {
+                // The driver keeps the process: its calls would wait for ever.
+                Err(Obstacle::Barred(_)) => {
+                    GONE.store(true, Ordering::SeqCst);
+                    gate::refuse();
+                }
+                _ => gate::open(),
+            }
             return moved.map(drop);
         }
-        // Without `bytes` a part is away and does not come back at once.
-        let (_, bytes) = blocks::totals();
+        // After an error a part is away and does not come back at once.
+        let (bytes, spare) = moved.unwrap_or_else(|_| (blocks::totals().1, 0));
         if moved.is_err() {
             throttle::memory_changed(at, -signed(bytes), 0);
         }
         self.away = Some(Away {
+            spare,
+            attachment: self.attachment,
             bytes,
             since: clock::now(),
             claim: throttle::leaves_device(at, bytes),
@@ -523,9 +624,12 @@ impl MemoryMover {
     }
 
     fn restore(&mut self) -> Result<(), Obstacle> {
-        let (Some(away), Some(at)) = (self.away, blocks::place()) else {
+        let (Some(away), Some((_, at))) = (self.away, self.movable()) else {
             return Err(Obstacle::Internal);
         };
+        if checkpoint::counts() {
+            return self.put_back(away, at);
+        }
         let no_room = Obstacle::Device(away.bytes);
         // Without room for a declared need its own bytes suffice. It asks for more when it needs
         // more.
@@ -559,6 +663,42 @@ impl MemoryMover {
         throttle::back_on_device(at);
         gate::open();
         Ok(())
+    }
+}
+
+impl MemoryMover {
+    /// Has the driver bring the process back, once the broker has granted the bytes. Its context is
+    /// in the job's share all the while.
+    fn put_back(&mut self, away: Away, at: DeviceNumber) -> Result<(), Obstacle> {
+        let (attachment, least) = (self.link.attachment(), away.bytes.saturating_add(away.spare));
+        let slot = self.slot();
+        // Before the broker has measured the context, the bytes to claim are unknown.
+        if slot.excess().is_none() {
+            return Err(Obstacle::Device(least));
+        }
+        let granted = throttle::reserve(at, away.claim.max(least)).or_else(|| throttle::reserve(at, least));
+        let mut grant = granted.ok_or(Obstacle::Device(least))?;
+        let quota = self.link.lane.admission_slot.quota.load(Ordering::Acquire);
+        // Without a broker the bytes were not granted.
+        if !self.link.is_attached() || self.link.attachment() != attachment || quota == 0 {
+            return Err(Obstacle::NoBroker);
+        }
+        slot.set_residence(Residence::Returns, away.bytes, away.since);
+        let back = checkpoint::come_back(self.link, away.bytes);
+        throttle::memory_changed(at, signed(away.bytes), grant.claimed());
+        grant.use_up();
+        drop(grant);
+        self.away = None;
+        throttle::back_on_device(at);
+        match back {
+            Ok(()) => {
+                GONE.store(false, Ordering::SeqCst);
+                gate::open();
+            }
+            // Its calls would wait for ever.
+            Err(_) => gate::refuse(),
+        }
+        back
     }
 }
 

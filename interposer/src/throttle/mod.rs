@@ -340,6 +340,21 @@ pub fn memory_changed(at: DeviceNumber, delta: i64, claimed: u64) {
     }
 }
 
+/// Bytes that the job holds on a device, without its context.
+pub fn held(at: DeviceNumber) -> u64 {
+    devices::at(at).map_or(0, |session| session.admission.held())
+}
+
+/// Bytes of managed memory that the job took itself.
+pub fn own_managed(at: DeviceNumber) -> u64 {
+    devices::at(at).map_or(0, |session| session.admission.own_managed())
+}
+
+/// Whether the process uses one device.
+pub fn is_on_one_device() -> bool {
+    devices::all().count() == 1
+}
+
 /// Notes own managed memory taken (`delta` > 0) or given back, bytes.
 pub fn own_managed_changed(at: DeviceNumber, delta: i64) {
     if let Some(session) = devices::at(at) {

@@ -106,6 +106,7 @@ pub const KEYS: &[ConfigKey] = &[
     figure("ms", broker_key("swapped-out-limit", "turns stay too short", whole)),
     figure("us", broker_key("switch-cost", "100; 0 under MPS", whole)),
     broker_key("mps", "off", |text| drop_value(text.parse::<MpsMode>())),
+    broker_key("checkpoint", "off", |text| drop_value(text::checkpoint(text))),
     reloaded(figure(
         "s",
         broker_key("idle-exit", "never; 60 or 30 if a job starts it", |text| {

@@ -1023,14 +1023,41 @@ impl Controller {
 
     // Running clients that want more.
 
-    /// Whether a client could get `bytes` beyond its quota if processes outside weft held less.
+    /// Whether what processes outside weft hold decides whether a client gets `bytes` beyond its
+    /// quota.
     pub fn lacks_foreign(&self, client: u64, bytes: u64) -> bool {
         let job = self.jobs.job_of(client);
         let Some((job, (device, _))) = job.and_then(|job| Some((job, self.machine.share(job)?))) else {
             return false;
         };
+        // Without enough room the driver loses a job that it restores.
+        if self.jobs.member(client).is_some_and(Member::is_checkpointed) {
+            return true;
+        }
         let is_there = self.about(device).is_some_and(|about| about.foreign > 0);
         is_there && self.machine.obtainable(job) < bytes
+    }
+
+    /// Whether a client may have memory now. One that the driver's checkpoint took off its device
+    /// may have it only by a sample of all memory there, as NVML reports it: without enough room
+    /// the driver loses the job.
+    pub fn may_return(&self, client: u64, reading: Option<&Reading>) -> bool {
+        let Some(member) = self.jobs.member(client).filter(|member| member.is_checkpointed()) else {
+            return true;
+        };
+        // Its context was not measured yet.
+        if member.eviction().excess().is_none() {
+            return false;
+        }
+        self.has_sample(client, reading)
+    }
+
+    /// Whether this answer of NVML made a sample of a client's device.
+    pub fn has_sample(&self, client: u64, reading: Option<&Reading>) -> bool {
+        let job = self.jobs.job_of(client);
+        let device = job.and_then(|job| self.machine.share(job)).map(|(device, _)| device);
+        let seen = |it: &Reading| device.is_some_and(|device| self.observer.saw(device, it.at));
+        reading.is_some_and(seen)
     }
 
     /// Handles a client's request for `bytes` beyond its quota. It may wait up to `patience` ns, if
@@ -1143,7 +1170,7 @@ impl Controller {
     }
 
     /// Answers a client that wants more. The client reads its quota in its slot.
-    fn answer(&self, client: u64) {
+    pub fn answer(&self, client: u64) {
         // Clients that wait ask the next broker.
         if let Some(member) = self.jobs.member(client).filter(|_| !self.closed) {
             member.answer();
@@ -1195,6 +1222,12 @@ impl Controller {
     /// Gives others the bytes of jobs whose memory is on the host. They claim them before they
     /// return. A job with a limit keeps its request, unless a more important one waits.
     fn check_evicted(&mut self) {
+        let is_new = |member: &Member| member.is_checkpointed() && member.eviction().excess().is_none();
+        let gangs = self.jobs.iter().filter(|(_, gang)| gang.members.values().any(is_new));
+        let devices = gangs.filter_map(|(job, _)| self.machine.share(job));
+        for (device, _) in devices.collect::<Vec<_>>() {
+            self.observer.ask(device);
+        }
         let given: Vec<(Job, u64)> = self
             .jobs
             .iter()

@@ -306,7 +306,7 @@ impl DeviceObserver {
         for member in jobs.members(device) {
             held = held.saturating_add(member.held());
             held = held.saturating_add(member.managed_own());
-            contexts += u64::from(member.admitted_at().is_some());
+            contexts += u64::from(member.admitted_at().is_some() && !member.is_checkpointed());
         }
         let known = held.saturating_add(before.context.saturating_mul(contexts));
         let unknown = before.memory.saturating_sub(*free).saturating_sub(known);
@@ -347,6 +347,7 @@ impl DeviceObserver {
             at,
         };
         let mut about = before;
+        self.measure_contexts(jobs, &before, &sample, held.unclear);
         // A sample with managed memory shows no context size: its part on the device is unknown.
         if !held.unclear {
             let last = self.samples.insert(device, sample);
@@ -371,6 +372,19 @@ impl DeviceObserver {
         }
         self.observed.insert(device, at);
         Some((before, about))
+    }
+
+    /// Measures contexts that the driver's checkpoint took off the device since the last sample.
+    /// The broker's figure may be lower, and the driver loses a job that it restores without room.
+    /// `unclear`: the sample does not show them.
+    fn measure_contexts(&self, jobs: &Jobs<'_>, about: &Device, now: &MemorySample, unclear: bool) {
+        let away = jobs.members(about.id).filter(|member| member.is_checkpointed());
+        for slot in away.map(Member::eviction).filter(|slot| slot.excess().is_none()) {
+            let last = self.samples.get(&about.id).filter(|_| !unclear);
+            let largest = (about.memory / LARGEST_CONTEXT_PART).min(LARGEST_CONTEXT_BYTES);
+            let took = last.map_or(largest, |last| last.unknown.saturating_sub(now.unknown));
+            slot.set_excess(Some(took.saturating_sub(about.context)));
+        }
     }
 
     /// Foreign bytes to assume if a client of `uid` claims this number of them.
@@ -493,7 +507,8 @@ impl DeviceObserver {
                     },
                 };
                 sum = sum.saturating_add(held.unwrap_or(0));
-                all.contexts += u64::from(held.is_some());
+                // Its place in the job's share stays: the context comes back.
+                all.contexts += u64::from(held.is_some() && !member.is_checkpointed());
                 all.unclear |= by_itself > 0 || (gang.managed && held.is_some_and(|held| held > 0));
                 // This is not foreign memory.
                 all.bytes = all.bytes.saturating_add(by_itself);

@@ -23,7 +23,7 @@ use super::job_table::{Gang, JobTable};
 use super::member::Member;
 use weft_admission::{Admission, AdmissionView, Ask, DeviceId, Job, RoomNeed, RunningView};
 use weft_protocol::Ns;
-use weft_protocol::eviction::{EvictionCause, Residence, evicts};
+use weft_protocol::eviction::{EvictionCause, MoveBy, Residence, evicts};
 
 /// Time between two moves of a job, ns: it keeps most of its speed.
 const APART_NS: Ns = 600_000_000_000;
@@ -367,7 +367,8 @@ fn to_return(machine: &Admission, job: Job, gang: &Gang) -> u64 {
 /// Bytes that others get if this client's movable memory leaves.
 fn gain(member: &Member) -> u64 {
     match member.eviction().residence() {
-        Residence::Device => given(member),
+        // The driver's checkpoint moves a job only by a command.
+        Residence::Device if member.eviction().by() == MoveBy::Blocks => given(member),
         _ => 0,
     }
 }

@@ -16,7 +16,7 @@ use crate::server::ToTheClient;
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::{AdmissionState, ChangeCounts, SlotBacking};
 use weft_protocol::control::ToClient;
-use weft_protocol::eviction::{EvictionCause, EvictionSlot, Residence};
+use weft_protocol::eviction::{EvictionCause, EvictionSlot, MoveBy, Residence};
 
 /// Time after which a change of a client's memory counts as stuck. Changes take microseconds, in a
 /// busy driver some milliseconds. If one takes longer, the client is stopped (Ctrl-Z, a debugger)
@@ -186,6 +186,12 @@ impl Member {
     /// Its movable memory.
     pub fn eviction(&self) -> &EvictionSlot {
         &self.entry.lane.eviction
+    }
+
+    /// Whether the driver's checkpoint has taken all of it off the device, its context too.
+    pub fn is_checkpointed(&self) -> bool {
+        let slot = self.eviction();
+        slot.by() == MoveBy::Checkpoint && slot.residence() == Residence::Evicted
     }
 
     /// Orders it to move its memory to the host, or back, for the sake of other jobs.

@@ -153,10 +153,13 @@ impl AdmissionHandle {
         let asks = self.controller().lacks_foreign(client, bytes);
         let reading = if asks { self.recent_reading() } else { None };
         let mut controller = self.controller();
-        if let Some(reading) = reading {
-            controller.read(&reading);
+        if let Some(reading) = &reading {
+            controller.read(reading);
         }
-        controller.grow(client, bytes, patience);
+        match controller.may_return(client, reading.as_ref()) {
+            true => controller.grow(client, bytes, patience),
+            false => controller.answer(client),
+        }
         self.watch.spent().saturating_sub(before)
     }
 
@@ -171,6 +174,27 @@ impl AdmissionHandle {
         }
         controller.refuse_granted(client, free);
         self.watch.spent().saturating_sub(before)
+    }
+
+    /// Samples the memory of a client's device by NVML, right before the client leaves it. False:
+    /// there is no NVML, or the memory there changes all the time.
+    pub fn sample(&self, client: u64) -> bool {
+        /// NVML starts within a second if no process keeps the devices awake.
+        const START: Duration = Duration::from_secs(2);
+        // Half a second: a job that takes memory without a pause is not moved.
+        for _ in 0..20 {
+            let Some(reading) = self.watch.fresh(START) else {
+                return false;
+            };
+            let mut controller = self.controller();
+            controller.read(&reading);
+            if controller.has_sample(client, Some(&reading)) {
+                return true;
+            }
+            drop(controller);
+            std::thread::sleep(NVML_TIMEOUT);
+        }
+        false
     }
 
     /// NVML's last answer if it is recent, else a new one.

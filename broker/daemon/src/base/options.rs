@@ -166,6 +166,8 @@ pub struct Options {
     pub log: Option<String>,
     /// Source of the options; read again on SIGHUP.
     pub source: Option<OptionsSource>,
+    /// Whether the driver's checkpoint may move jobs on plain memory.
+    pub checkpoint: bool,
     /// Whether the broker starts an MPS daemon.
     pub mps: MpsMode,
     /// Finds the devices of that daemon, or the reason why they cannot have one.
@@ -220,6 +222,7 @@ impl Default for Options {
             metrics: Vec::new(),
             log: None,
             source: None,
+            checkpoint: false,
             mps: MpsMode::default(),
             mps_devices: None,
         }

@@ -32,7 +32,7 @@ use weft_api::status::{self, BrokerStatus, ClientStatus, DeviceStatus, Status};
 use weft_api::users::name_of;
 use weft_protocol::VERSION;
 use weft_protocol::control::is_uuid;
-use weft_protocol::eviction::{EvictionCause, Residence};
+use weft_protocol::eviction::{EvictionCause, MoveBy, Residence};
 use weft_protocol::latency_budget::LatencyBudget;
 
 /// Answer to a guest that asks for a part of the device's time.
@@ -364,6 +364,17 @@ impl QueryHandler {
                 other.client,
                 name_of(other.uid)
             ));
+        }
+        let by_checkpoint = found
+            .iter()
+            .filter(|entry| evict && entry.lane.eviction.by() == MoveBy::Checkpoint);
+        for entry in by_checkpoint.filter(|entry| entry.lane.eviction.residence() == Residence::Device) {
+            if !self.admission.sample(entry.client) {
+                return Answer::Sorry(
+                    "the driver's checkpoint needs NVML on this machine, and a moment in which no memory is taken or freed: without them the room for the return is unknown"
+                        .to_string(),
+                );
+            }
         }
         // A client without movable memory has no thread that would answer.
         let moves = |entry: &&Arc<Entry>| entry.lane.eviction.residence() != Residence::Fixed;

@@ -148,6 +148,7 @@ pub fn changes(before: &Options, now: &Options) -> (Vec<OptionChange>, Vec<&'sta
             (was.switch_cost, before.switch_cost_said) != (is.switch_cost, now.switch_cost_said),
         ),
         ("mps", before.mps != now.mps),
+        ("checkpoint", before.checkpoint != now.checkpoint),
         ("group", before.door != now.door),
         ("trace", before.trace != now.trace),
     ];

@@ -262,6 +262,7 @@ impl Acceptor {
                 hello.profiling,
             );
             lane.orders.set_speed(options.speed);
+            lane.eviction.allow_checkpoint(options.checkpoint);
         });
         let attached = match attached {
             Ok(attached) => attached,

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::abi::{Error, R};
+use crate::away::{self, Entry};
 use crate::{dead, fork};
 
 /// Defines entry points: `fn cuName(argument: Type, ...) { body of type R }`.
@@ -102,6 +103,9 @@ pub(crate) fn answer(name: &'static str, body: impl FnOnce() -> R) -> u32 {
         return code;
     }
     dead::entered(name);
+    let Entry::Goes(_inside) = away::enter(name) else {
+        return 0;
+    };
     let begin = (level() >= 2).then(Instant::now);
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Error::UNKNOWN));
     let code = match result {

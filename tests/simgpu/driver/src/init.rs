@@ -11,7 +11,7 @@ use crate::abi::{Error, Out, R};
 use crate::export::export;
 use crate::state::Driver;
 use crate::timeline::Timeline;
-use crate::{context, device, fork, helper, state};
+use crate::{checkpoint, context, device, fork, helper, state};
 
 fn start() -> R {
     static STARTING: Mutex<()> = Mutex::new(());
@@ -34,7 +34,9 @@ fn start() -> R {
     let timeline = Timeline::open(&devices, helper::reached)?;
     fork::watch()?;
     context::open_primaries(&timeline, devices.len())?;
-    state::start(Driver::new(timeline, devices, gpus))
+    state::start(Driver::new(timeline, devices, gpus))?;
+    checkpoint::listen();
+    Ok(())
 }
 
 export! {

@@ -10,14 +10,14 @@
 //!
 //! | layer | modules | what |
 //! |---|---|---|
-//! | 0 | `abi`, `registry`, `dead`, `fork`, `export`, `errors`, `names`, `fd`, `thread`, `callback`, `table_log` | the C boundary: pointers, results, handles, entry points |
+//! | 0 | `abi`, `away`, `registry`, `dead`, `fork`, `export`, `errors`, `names`, `fd`, `thread`, `callback`, `table_log` | the C boundary: pointers, results, handles, entry points |
 //! | 1 | `space`, `effect`, `shared_event`, `kernels` | addresses and allocations, effects, bodies of executed kernels |
 //! | 2 | `timeline`, `state`, `helper` | the link to the devices, the initialised driver, its own threads |
 //! | 3 | `device`, `capture`, `context` | devices, captures as streams know them, contexts |
 //! | 4 | `stream`, `memory`, `event`, `module` | streams and their order, memory, events, modules and functions |
 //! | 5 | `launch`, `copy`, `work` | what can be put on a stream, as values |
 //! | 6 | `graph` | graphs, captures, instantiated graphs |
-//! | 7 | `api`, `init`, `runtime`, `lookup`, `tools`, `tensor_map` | calls that need all of this; how clients find us |
+//! | 7 | `api`, `checkpoint`, `init`, `runtime`, `lookup`, `tools`, `tensor_map` | calls that need all of this; how clients find us |
 //!
 //! `scripts/layers` refuses a circle. A lower module gets things from a higher one as a value (an
 //! effect, a condition, a point in a capture), or as a function that `init` registers. An entry
@@ -29,8 +29,10 @@
 
 mod abi;
 mod api;
+mod away;
 mod callback;
 mod capture;
+mod checkpoint;
 mod context;
 mod copy;
 mod dead;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use crate::abi::{Error, In, Out, R};
+use crate::away;
 use crate::device::VERSION;
 use crate::export::export;
 #[cfg(feature = "cuda-runtime")]
@@ -56,6 +57,10 @@ fn by_base() -> &'static HashMap<&'static str, &'static [EntryPoint]> {
 /// is one.
 fn find(name: &str, version: u32, flags: u64) -> Result<*const (), u32> {
     let group = by_base().get(name).ok_or(UNKNOWN_NAME)?;
+    // As before driver 570.
+    if away::branch().is_none() && name.starts_with("cuCheckpoint") {
+        return Err(UNKNOWN_NAME);
+    }
     // An entry point newer than the version we report does not exist for a client, though it is
     // exported.
     let mut known = group.iter().filter(|symbol| symbol.since <= VERSION).peekable();

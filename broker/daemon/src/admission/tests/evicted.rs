@@ -3,7 +3,7 @@
 
 use super::*;
 use weft_protocol::admission_slot::DEFAULT_PATIENCE_NS;
-use weft_protocol::eviction::{EvictionCause, Residence, evicts};
+use weft_protocol::eviction::{EvictionCause, MoveBy, Residence, evicts};
 
 #[test]
 fn memory_on_the_host_is_for_others_until_it_is_claimed() {
@@ -39,6 +39,31 @@ fn memory_on_the_host_is_for_others_until_it_is_claimed() {
     assert_eq!(quota(), 5 * GB + GB / 8);
     broker.handle.tick();
     assert_eq!(quota(), 5 * GB + GB / 8, "it is about to take them");
+}
+
+#[test]
+fn a_job_that_the_driver_took_off_returns_only_by_a_sample_of_nvml() {
+    let mut broker = Broker::begin(None);
+    let one = Somebody::new();
+    let moved = broker.comes(one.pid(), "moved", 5 * GB, None);
+    let slot = &moved.lane.eviction;
+    let quota = || moved.lane.admission_slot.quota.load(Ordering::Relaxed);
+    let answers = || moved.lane.admission_slot.answers.load(Ordering::Relaxed);
+    slot.set_by(MoveBy::Checkpoint);
+    slot.set_excess(Some(0));
+    let order = slot.give_order(true, EvictionCause::Command);
+    slot.set_residence(Residence::Evicted, 5 * GB, 1);
+    slot.answered.store(order, Ordering::Relaxed);
+    broker.handle.tick();
+    assert_eq!(quota(), 1);
+    slot.give_order(false, EvictionCause::Command);
+    let before = answers();
+    broker.handle.more(moved.client, 5 * GB, 0);
+    assert_eq!((answers(), quota()), (before + 1, 1), "there is no NVML here");
+    // weft's own copies lose nothing if there is no room.
+    slot.set_by(MoveBy::Blocks);
+    broker.handle.more(moved.client, 5 * GB, 0);
+    assert!(quota() > 5 * GB, "{}", quota());
 }
 
 /// Whether the condition holds within some checks.

@@ -2,6 +2,7 @@
 //! Free memory of a device: contexts, foreign memory, and arrivals at devices without a sample.
 
 use super::*;
+use weft_protocol::eviction::{MoveBy, Residence};
 
 #[test]
 fn memory_on_its_way_to_somebody_is_no_context() {
@@ -71,6 +72,38 @@ fn a_context_is_what_nobody_is_known_to_hold() {
     assert_eq!(standing(&late), AdmissionState::Admitted);
     broker.sees(4, look(8 * GB - 2 * GB - 2 * CONTEXT - GB, 0));
     assert_eq!(broker.handle.queue().devices[0].foreign, GB);
+}
+
+#[test]
+fn a_context_that_the_driver_took_off_hides_no_strangers() {
+    const CONTEXT_BYTES: u64 = 400 << 20;
+    let mut broker = Broker::begin(None);
+    let moved = broker.comes(1, "a", 2 * GB, None);
+    let about = |broker: &Broker| {
+        let devices = broker.handle.queue().devices;
+        (devices[0].context, devices[0].foreign)
+    };
+    moved.lane.moves.begun(1);
+    moved.lane.counters.memory.store(2 * GB, Ordering::Relaxed);
+    moved.lane.moves.done(1, clock::now());
+    std::thread::sleep(std::time::Duration::from_millis(1));
+    let seen = |broker: &Broker, free| {
+        let at = clock::now();
+        broker.handle.controller().observe_free("gpu", free, at);
+    };
+    seen(&broker, 6 * GB - CONTEXT_BYTES);
+    assert_eq!(about(&broker), (CONTEXT_BYTES, 0));
+    moved.lane.counters.memory.store(0, Ordering::Relaxed);
+    moved.lane.eviction.set_by(MoveBy::Checkpoint);
+    moved.lane.eviction.set_residence(Residence::Evicted, 2 * GB, 1);
+    seen(&broker, 8 * GB);
+    assert_eq!(moved.lane.eviction.excess(), Some(0));
+    seen(&broker, 5 * GB);
+    assert_eq!(
+        about(&broker),
+        (CONTEXT_BYTES, 3 * GB),
+        "its share keeps room for its context"
+    );
 }
 
 #[test]

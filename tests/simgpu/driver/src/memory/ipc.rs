@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use simgpu_device::lock::lock;
 
@@ -31,6 +32,14 @@ type Bytes = [u64; 8];
 pub(crate) struct MemoryHandleArgument(Bytes);
 
 const MARK: u64 = u64::from_le_bytes(*b"simcuda1");
+
+/// Whether a handle was made or opened.
+static SHARED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process has or had memory in common with another one.
+pub(crate) fn is_shared() -> bool {
+    SHARED.load(Ordering::Relaxed)
+}
 
 /// Opened handles: address, and how often.
 static OPENED: Mutex<Option<HashMap<Bytes, (u64, u32)>>> = Mutex::new(None);
@@ -67,6 +76,7 @@ fn open(pointer: Out<DevicePtr>, MemoryHandleArgument(handle): MemoryHandleArgum
             space.unreserve(base, room);
         }
     })?;
+    SHARED.store(true, Ordering::Relaxed);
     let at = base + skip;
     insert(context.owner(), at, size, room, AllocationKind::Ipc);
     opened.insert(handle, (at, 1));
@@ -80,6 +90,7 @@ export! {
         if found.kind != AllocationKind::Device || zone(found.start) != Zone::Device {
             return Err(Error::INVALID_VALUE);
         }
+        SHARED.store(true, Ordering::Relaxed);
         let (file, offset) = space()?.device_file(found.start);
         let start = offset - offset % GRANULE;
         let end = (offset + found.room).next_multiple_of(GRANULE);

@@ -30,6 +30,8 @@ mod vmm;
 
 use simgpu_device::Op;
 
+pub(crate) use ipc::is_shared;
+
 use crate::abi::{DevicePtr, Error, R};
 use crate::context::Context;
 use crate::memory::heap::with_heap;

@@ -18,7 +18,7 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, OnceLock};
 
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use simgpu_device::lock::lock;
 
@@ -280,6 +280,69 @@ impl Space {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: as in `map`.
         let _ = os(unsafe { rustix::mm::mmap_anonymous(address(at), size as usize, ProtFlags::empty(), flags) });
+    }
+}
+
+/// Pieces of device memory as host memory: which file, the offset in it, and the bytes.
+pub(crate) struct Contents(Vec<(bool, u64, Vec<u8>)>);
+
+/// Longest piece, bytes.
+const PIECE_BYTES: u64 = 8 << 20;
+
+/// Used ranges of a sparse file, in pieces.
+fn used(file: BorrowedFd<'_>) -> R<Vec<(u64, u64)>> {
+    let (mut ranges, mut at) = (Vec::new(), 0);
+    loop {
+        let begin = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            // Nothing is used from there on.
+            Err(rustix::io::Errno::NXIO) => return Ok(ranges),
+            found => os(found)?,
+        };
+        let end = os(rustix::fs::seek(file, SeekFrom::Hole(begin)))?;
+        let starts = (begin..end).step_by(PIECE_BYTES as usize);
+        ranges.extend(starts.map(|start| (start, PIECE_BYTES.min(end - start))));
+        at = end;
+    }
+}
+
+impl Space {
+    fn file(&self, is_physical: bool) -> BorrowedFd<'_> {
+        match is_physical {
+            true => self.physical.as_fd(),
+            false => self.device.as_fd(),
+        }
+    }
+
+    /// Takes the contents out of all device memory, which then reads as zero.
+    pub(crate) fn take_contents(&self) -> R<Contents> {
+        let mut pieces = Vec::new();
+        for is_physical in [false, true] {
+            let file = self.file(is_physical);
+            for (start, size) in used(file)? {
+                let mut bytes = vec![0; size as usize];
+                let mut done = 0;
+                while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+                    match os(rustix::io::pread(file, rest, start + done as u64))? {
+                        0 => return Err(Error::OPERATING_SYSTEM),
+                        read => done += read,
+                    }
+                }
+                punch(file, start, size);
+                pieces.push((is_physical, start, bytes));
+            }
+        }
+        Ok(Contents(pieces))
+    }
+
+    /// Puts contents back to where they were taken.
+    pub(crate) fn put_contents(&self, contents: &Contents) -> R {
+        for (is_physical, start, bytes) in &contents.0 {
+            let (file, mut done) = (self.file(*is_physical), 0);
+            while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+                done += os(rustix::io::pwrite(file, rest, start + done as u64))?;
+            }
+        }
+        Ok(())
     }
 }
 

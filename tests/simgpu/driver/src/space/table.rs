@@ -94,6 +94,14 @@ pub(crate) fn remove(start: u64) -> Option<Allocation> {
     TABLE.write().unwrap_or_else(PoisonError::into_inner).remove(&start)
 }
 
+/// Whether any memory is managed.
+pub(crate) fn has_managed() -> bool {
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    table
+        .values()
+        .any(|allocation| allocation.kind == AllocationKind::Managed)
+}
+
 /// How an address takes part in a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {

@@ -418,6 +418,11 @@ impl Timeline {
         }
     }
 
+    /// Bytes of a device that this process holds, its contexts' own included.
+    pub(crate) fn held(&self, device: usize) -> u64 {
+        self.link(device).map_or(0, Link::held)
+    }
+
     /// Free and total bytes of a device.
     pub(crate) fn memory(&self, device: usize) -> (u64, u64) {
         self.link(device).map_or((0, 0), Link::memory)
