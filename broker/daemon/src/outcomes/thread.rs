@@ -24,7 +24,7 @@ use weft_scheduler::{Client, ClientView};
 use super::book::{CarriedClient, ClientLook, MarkedLook, OutcomeBook};
 use super::carried;
 use super::recorder::{IntervalRecorder, Seen};
-use super::warning::{self, CalledNames, ClientFacts, WarningBounds, WarningSpan};
+use super::warning::{self, CalledNames, ClientFacts, Neighbours, WarningBounds, WarningSpan};
 use crate::base::thread_priority::ThreadPriority;
 use crate::clients::registry::Entry;
 use crate::history::{BookChange, EndedJob, HistoryWriter, OpenBook, RowKey};
@@ -189,8 +189,8 @@ struct Watched {
     has_company: bool,
     /// Whether its device takes turns between processes.
     switches: bool,
-    /// Whether a background job of its device has kernels longer than the delay bound.
-    long_beside: bool,
+    /// Known reason for which the background jobs of its device delay it.
+    neighbours: Neighbours,
     /// The more important background job that has the gaps.
     holder: warning::GapHolder,
     /// Whether its lines were sent.
@@ -299,7 +299,7 @@ impl OutcomeThread {
                     allowed: 0.0,
                     has_company: false,
                     switches: false,
-                    long_beside: false,
+                    neighbours: Neighbours::Usual,
                     holder: warning::GapHolder::default(),
                     told: false,
                     book: None,
@@ -457,6 +457,12 @@ impl OutcomeThread {
             let has_long = |of: &Watched| warning::has_long(&of.entry.status(), &self.book.long(client.client));
             client.mode == "background" && watched.is_some_and(has_long)
         });
+        let has_part = |client: &ClientView| client.mode == "background" && client.at_least.is_some();
+        let neighbours = match (clients.iter().any(|client| has_part(client)), long_beside) {
+            (true, _) => Neighbours::HavePart,
+            (false, true) => Neighbours::HaveLongKernels,
+            (false, false) => Neighbours::Usual,
+        };
         let gangs: Vec<String> = clients.iter().map(|client| gang(client.client)).collect();
         for ((client, part), own) in clients.iter().zip(&parts).zip(&gangs) {
             if let Some(watched) = self.clients.get_mut(&client.client) {
@@ -473,7 +479,7 @@ impl OutcomeThread {
                 // The last of several jobs is the only one when it ends; keep the earlier value.
                 if clients.len() > 1 {
                     watched.switches = view.snapshot.switch_cost > 0;
-                    watched.long_beside = long_beside;
+                    watched.neighbours = neighbours;
                 }
                 for warning in &of_device {
                     self.recorder.warned(client.client, now, warning);
@@ -538,7 +544,7 @@ impl OutcomeThread {
             kernel: &kernel_name(&watched.entry, long.kernel),
             has_company: watched.has_company,
             switches: watched.switches,
-            long_beside: watched.long_beside,
+            neighbours: watched.neighbours,
             holder: &watched.holder,
         };
         warning::of_client(&facts, span, &self.bounds)

@@ -110,9 +110,20 @@ pub(super) struct ClientFacts<'a> {
     pub(super) has_company: bool,
     /// Whether the device takes turns between processes.
     pub(super) switches: bool,
-    /// Whether a background job of its device has kernels longer than the delay bound.
-    pub(super) long_beside: bool,
+    /// Known reason for which the background jobs of its device delay it.
+    pub(super) neighbours: Neighbours,
     pub(super) holder: &'a GapHolder,
+}
+
+/// A known reason for which the background jobs of a device delay its foreground job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Neighbours {
+    /// None.
+    Usual,
+    /// One has kernels longer than the delay bound.
+    HaveLongKernels,
+    /// One has a part of the device's time.
+    HavePart,
 }
 
 impl ClientFacts<'_> {
@@ -141,7 +152,10 @@ impl ClientFacts<'_> {
     fn remedy(&self, part: f64, bounds: &WarningBounds) -> &'static str {
         match (self.switches, bounds.shared) {
             _ if self.has_no_profile() => "give it a profile",
-            _ if self.long_beside => {
+            _ if self.neighbours == Neighbours::HavePart => {
+                "a background job has a part of the GPU's time: give it less (weft set --at-least), or allow the loss (weft set --slowdown)"
+            }
+            _ if self.neighbours == Neighbours::HaveLongKernels => {
                 "kernels of a background job are longer than the delay bound: use smaller batches there"
             }
             _ if self.allowed == 0.0 && part <= MINIMUM_SHARE_COST => {
@@ -389,7 +403,7 @@ mod tests {
             kernel: "gemm",
             has_company: true,
             switches: false,
-            long_beside: false,
+            neighbours: Neighbours::Usual,
             holder: &GapHolder::default(),
         };
         let all = of_client(&facts, span, &BOUNDS);
@@ -602,7 +616,7 @@ mod tests {
                 kernel: "gemm",
                 has_company: true,
                 switches: false,
-                long_beside: false,
+                neighbours: Neighbours::Usual,
                 holder,
             };
             of_client(&facts, WarningSpan::Now, &BOUNDS).pop()
@@ -645,7 +659,7 @@ mod tests {
                 kernel: "gemm",
                 has_company,
                 switches,
-                long_beside: false,
+                neighbours: Neighbours::Usual,
                 holder: &GapHolder::default(),
             };
             of_client(&facts, WarningSpan::Now, &BOUNDS)
@@ -678,27 +692,56 @@ mod tests {
             lost: lost(part, 1_000),
             ..Outcome::default()
         };
-        for (switches, shared, allowed, part, long_beside, words) in [
+        for (switches, shared, allowed, part, neighbours, words) in [
             (
                 false,
                 false,
                 0.01,
                 0.5,
-                false,
+                Neighbours::Usual,
                 "use fewer or shorter kernels in the background jobs, or another GPU",
             ),
-            (true, false, 0.01, 0.5, false, "restart the jobs with weft run --mps on"),
+            (
+                true,
+                false,
+                0.01,
+                0.5,
+                Neighbours::Usual,
+                "restart the jobs with weft run --mps on",
+            ),
             (
                 true,
                 true,
                 0.01,
                 0.5,
-                false,
+                Neighbours::Usual,
                 "run fewer background jobs, or use another GPU",
             ),
-            (true, false, 0.01, 0.5, true, "use smaller batches there"),
-            (true, false, 0.0, 0.02, false, "or pause them (weft pause)"),
-            (true, false, 0.0, 0.5, false, "restart the jobs with weft run --mps on"),
+            (
+                true,
+                false,
+                0.01,
+                0.5,
+                Neighbours::HaveLongKernels,
+                "use smaller batches there",
+            ),
+            (
+                true,
+                false,
+                0.01,
+                0.5,
+                Neighbours::HavePart,
+                "or allow the loss (weft set --slowdown)",
+            ),
+            (true, false, 0.0, 0.02, Neighbours::Usual, "or pause them (weft pause)"),
+            (
+                true,
+                false,
+                0.0,
+                0.5,
+                Neighbours::Usual,
+                "restart the jobs with weft run --mps on",
+            ),
         ] {
             let outcome = outcome(part);
             let facts = ClientFacts {
@@ -709,7 +752,7 @@ mod tests {
                 kernel: "gemm",
                 has_company: true,
                 switches,
-                long_beside,
+                neighbours,
                 holder: &GapHolder::default(),
             };
             let text = &of_client(&facts, WarningSpan::WholeJob, &WarningBounds { shared, ..BOUNDS })[0].text;
