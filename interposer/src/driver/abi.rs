@@ -55,6 +55,10 @@ pub type CuGraph = usize;
 pub type CuGraphNode = usize;
 pub type CuGraphExec = usize;
 
+/// `CUcheckpointLockArgs` and those of the other steps: 64 bytes each, zero except the lock's first
+/// word.
+pub type CheckpointArguments = [u32; 16];
+
 /// CU_STREAM_CAPTURE_STATUS_NONE.
 pub const CAPTURE_STATUS_NONE: u32 = 0;
 /// CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.

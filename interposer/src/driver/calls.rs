@@ -12,14 +12,10 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::driver::abi::{
-    CuContext, CuDevice, CuDevicePtr, CuEvent, CuFunction, CuGraph, CuGraphNode, CuKernel, CuLibrary, CuModule,
-    CuResult, CuStream, KernelNode, LaunchConfig, Location, MemoryAccess, PhysicalProperties,
+    CheckpointArguments, CuContext, CuDevice, CuDevicePtr, CuEvent, CuFunction, CuGraph, CuGraphNode, CuKernel,
+    CuLibrary, CuModule, CuResult, CuStream, KernelNode, LaunchConfig, Location, MemoryAccess, PhysicalProperties,
 };
 use crate::driver::symbols;
-
-/// `CUcheckpointLockArgs` and those of the other steps: 64 bytes each, zero except the lock's first
-/// word.
-pub type CheckpointArguments = [u32; 16];
 
 /// Declares typed functions; each name must be a symbol of the table.
 macro_rules! real {

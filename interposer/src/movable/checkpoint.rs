@@ -20,8 +20,8 @@ use weft_protocol::kernel_module::KernelModule;
 
 use crate::client::link::{self, BrokerLink};
 use crate::client::{backing_mode, clock};
-use crate::driver::abi::CuResult;
-use crate::driver::calls::{self, CheckpointArguments};
+use crate::driver::abi::{CheckpointArguments, CuResult};
+use crate::driver::calls;
 use crate::report;
 use crate::throttle::{self, DeviceNumber};
 

@@ -120,7 +120,7 @@ def hooked():
 def aliases():
     abi = sources()["interposer/src/driver/abi.rs"]
     structures = re.findall(r"pub struct (\w+)", abi)
-    return dict(re.findall(r"pub type (\w+) = (\w+);", abi)), structures
+    return dict(re.findall(r"pub type (\w+) = (\w+|\[\w+; \d+\]);", abi)), structures
 
 
 class Comparison:
@@ -194,8 +194,8 @@ def width(rust, cuda, handles, structures):
     inner = handles.get(pointer[1], pointer[1])
     if inner.startswith("*"):
         size = 8
-    elif array := re.fullmatch(r"\[u8; (\d+)\]", inner):
-        size = int(array[1])
+    elif array := re.fullmatch(r"\[(\w+); (\d+)\]", inner):
+        size = BYTES[array[1]] * int(array[2])
     else:
         size = BYTES.get(inner)
     if inner in ("c_void", "()", "Identity") or inner in structures or cuda == "void*":
