@@ -56,7 +56,7 @@ pub struct HistoryArgs {
     json: bool,
 }
 
-/// Longest wait for a broker's rows. A broker takes 1 s of it at most, more on a busy machine.
+/// Longest wait for a private broker's rows. It takes 1 s of it at most, more on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Start of a span, milliseconds since 1970.
@@ -83,7 +83,9 @@ pub fn main(args: HistoryArgs) -> Result<ExitCode> {
         uid: args.user,
         gang: args.gang,
     };
-    let mut page = page(&places, &query, Ok(PATIENCE))?;
+    // The rows of a shared broker have no other source.
+    let patience = if places.is_shared() { admin::PATIENCE } else { PATIENCE };
+    let mut page = page(&places, &query, Ok(patience))?;
     if let Ok(status) = status::ask_within(&places, PATIENCE)
         && let Some(trouble) = status.broker.history_trouble
     {
