@@ -644,7 +644,9 @@ def test_only_the_owner_gives_a_job_a_part_of_the_gpu(scene):
 
     with Mean(asks) as mean:
         assert mean.heard()
-        row = next(row for row in scene.status()["clients"] if "greedy" in row["command"])
+        rows = []
+        scene.until("it is listed", lambda: rows.extend(row for row in scene.status()["clients"] if "greedy" in row["command"]) or rows)
+        row = rows[0]
         assert row["at_least"] is None, row
         words = ["set", "--client", str(row["client"]), "--at-least", "90%"]
         told = scene.weft(row["uid"], *words, code=1)
