@@ -23,7 +23,7 @@ struct Args {
     #[arg(long, default_value_t = 16)]
     burst: u32,
     /// The object that the host waits for at the end of a burst
-    #[arg(long, value_enum, default_value_t = End::OwnStream)]
+    #[arg(long, value_enum, default_value_t = End::Stream)]
     end: End,
     /// Pause after each synchronisation
     #[arg(long, default_value_t = 0, value_name = "MICROSECONDS")]
@@ -49,9 +49,9 @@ const LOOKS_APART: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum End {
     /// The stream.
-    OwnStream,
+    Stream,
     /// An event behind the launches.
-    StreamEvent,
+    Event,
     /// An event behind a copy on another stream, which waits for the launches by an event: as vLLM
     /// ends a token.
     Copy,
@@ -88,7 +88,7 @@ fn main() -> Result<()> {
             launches += 1;
         }
         match args.end {
-            End::OwnStream => gpu.synchronize(stream)?,
+            End::Stream => gpu.synchronize(stream)?,
             End::Before => {
                 gpu.record(launched, stream)?;
                 if launches > u64::from(args.burst) {
@@ -96,7 +96,7 @@ fn main() -> Result<()> {
                 }
                 std::mem::swap(&mut launched, &mut copied);
             }
-            End::StreamEvent => {
+            End::Event => {
                 gpu.record(launched, stream)?;
                 gpu.reach(launched)?;
             }
