@@ -674,22 +674,24 @@ impl Core {
     }
 
     fn waits(&mut self, slot: ClientSlot, kernel: u64, cost: Ns, since: Ns, out: &mut Vec<Decision>) {
-        let (cost, since) = (self.cost(cost), self.past(since));
+        let cost = self.cost(cost);
         let Some(client) = self.state.get(slot).filter(|client| client.mode == Mode::Background) else {
             return;
         };
-        let since = since.max(client.attached_at);
+        // The begin of a long wait is bounded. No later wait begins before it.
         let same = client
             .wait
-            .is_some_and(|wait| (wait.kernel, wait.cost, wait.since) == (kernel, cost, since));
+            .is_some_and(|wait| (wait.kernel, wait.cost) == (kernel, cost) && since <= wait.since);
         if same {
             return;
         }
+        let (issued, attached_at) = (client.ledger.issued(), client.attached_at);
+        let since = self.past(since).max(attached_at);
         let wait = KernelAtGate {
             kernel,
             cost,
             since,
-            issued: client.ledger.issued(),
+            issued,
         };
         let leased = self.state.get(slot).is_some_and(|client| client.window.is_some());
         self.state.forget_absence(slot, self.now);

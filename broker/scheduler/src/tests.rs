@@ -180,6 +180,7 @@ fn launches_beside_an_equal(policy: PolicyName, stopped: bool) -> u64 {
         bench.attach(client, 5);
     }
     bench.now += 100 * MS;
+    let begun = bench.now;
     for client in jobs {
         let since = bench.now;
         bench.play(Event::Waits {
@@ -189,7 +190,8 @@ fn launches_beside_an_equal(policy: PolicyName, stopped: bool) -> u64 {
             since,
         });
     }
-    let end = bench.now + 2_000 * MS;
+    // Longer than the bound on the begin of a wait.
+    let end = bench.now + 2 * Config::default().longest_cost;
     while bench.now < end {
         let able = jobs.iter().enumerate().skip(usize::from(stopped));
         let goes = able
@@ -206,6 +208,16 @@ fn launches_beside_an_equal(policy: PolicyName, stopped: bool) -> u64 {
                 bench.now = wake.clamp(bench.now + US, end);
                 bench.play(Event::Tick);
             }
+        }
+        // The stopped job's wait is reported again.
+        if stopped {
+            let (client, kernel) = (TRAINING, 99);
+            bench.play(Event::Waits {
+                client,
+                kernel,
+                cost: COST_NS,
+                since: begun,
+            });
         }
     }
     issued[1] / COST_NS

@@ -347,7 +347,8 @@ impl LaneWatch {
                         client,
                         kernel,
                         cost,
-                        since: plausible(since, now),
+                        // The core bounds it: a bound that moves would make it another wait.
+                        since: since.min(now),
                     },
                     None => Event::Passed(client),
                 },
