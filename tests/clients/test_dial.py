@@ -41,7 +41,7 @@ def test_a_foreground_job_s_budget_is_told_and_changed(scene):
     comes_to(scene, service, (0.05, 50_000_000))
     assert weft(scene, "set", "--pid", batch.pid, "--at-least", "30%").stderr == ""
     assert jobs.wait_until(lambda: scene.row(batch)["at_least"] == 0.3, BOUND), scene.row(batch)
-    assert "has at least 30 % of the GPU's time" in weft(scene, "status").stdout
+    assert "is to have at least 30 % of the GPU's time" in weft(scene, "status").stdout
     assert "client 99 is not attached" in weft(scene, "set", "--client", 99, "--slo", "50ms").stderr
     # The allowed slowdown changes no role.
     assert (scene.row(service)["mode"], scene.row(batch)["mode"]) == ("foreground", "background")

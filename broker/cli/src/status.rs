@@ -314,7 +314,7 @@ pub fn role(client: &ClientStatus) -> String {
 /// Part of the GPU's time that a background job has at least, as text.
 fn at_least(client: &ClientStatus) -> Option<String> {
     let part = client.at_least.filter(|_| client.mode == "background")?;
-    Some(format!("has at least {} of the GPU's time", text::percent(part)))
+    Some(format!("is to have at least {} of the GPU's time", text::percent(part)))
 }
 
 /// Part of its time that a foreground job may lose to background jobs.

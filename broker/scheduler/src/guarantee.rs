@@ -51,12 +51,16 @@ impl Guarantee {
         self.at = now;
     }
 
-    /// When a kernel of this cost is owed, ns; `None`: without a guarantee. A kernel that costs
-    /// more than can be owed comes once that much is owed, and the next one the later.
+    /// When a kernel of this cost is owed, or was first owed, ns; `None`: without a guarantee. A
+    /// kernel that costs more than can be owed comes once that much is owed, and the next one the
+    /// later.
     pub(super) fn due(&self, cost: Ns, now: Ns) -> Option<Ns> {
         let part = self.part()?;
-        let missing = (cost as f64).min(part * OWED_FOR_NS) - self.owed(now);
-        Some(now.saturating_add((missing.max(0.0) / part).ceil() as Ns))
+        let missing = ((cost as f64).min(part * OWED_FOR_NS) - self.owed(now)) / part;
+        Some(match missing > 0.0 {
+            true => now.saturating_add(missing.ceil() as Ns),
+            false => now.saturating_sub(-missing as Ns),
+        })
     }
 }
 
@@ -71,7 +75,7 @@ mod tests {
             let mut guarantee = Guarantee::new(part, 0);
             let (mut now, mut had) = (0, 0);
             while now < 100_000 * MS {
-                now = guarantee.due(cost, now).unwrap();
+                now = guarantee.due(cost, now).unwrap().max(now);
                 guarantee.used(cost, now);
                 had += cost;
             }

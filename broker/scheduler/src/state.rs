@@ -135,14 +135,18 @@ impl SchedulerState {
         self.guarantees = self.clients().filter(guaranteed).count();
     }
 
-    /// The waiting client whose guaranteed part is due first, and when.
+    /// The waiting client whose guaranteed part is due first, and when. Of those that are owed the
+    /// most time, the one that was granted credit least lately.
     pub(super) fn first_guaranteed(&self, now: Ns) -> Option<(Ns, ClientSlot)> {
         if self.guarantees == 0 {
             return None;
         }
         let entries = self.clients().filter_map(|client| Some((client, client.queued?)));
-        let due = entries.filter_map(|(client, entry)| Some((client.guarantee.due(entry.cost, now)?, entry.slot)));
-        due.min()
+        let due = entries.filter_map(|(client, entry)| {
+            let due = client.guarantee.due(entry.cost, now)?;
+            Some((due, client.granted_at, entry.slot))
+        });
+        due.min().map(|(due, _, slot)| (due, slot))
     }
 
     /// Changes a ledger and keeps the sums right.

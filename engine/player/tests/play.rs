@@ -214,3 +214,31 @@ fn an_idle_batch_job_takes_no_part() {
         assert!(with > 0.97 * without, "{mode:?}: {without}, {with}");
     }
 }
+
+/// Batch jobs with equal parts have equal time, also if weft knows no kernel of theirs.
+#[test]
+fn equal_parts_are_equal() {
+    for mode in [Mode::TimeSlice, Mode::Mps] {
+        let device = Settings {
+            mode,
+            ..Settings::default()
+        };
+        let service = job(&trace("service", (16, 512), 40, 50 * US, 0), 0);
+        let batch = |name| PlayedJob {
+            at_least: Some(0.3),
+            profile: ProfileSource::Absent,
+            ..job(&trace(name, (16, 512), 50, 200 * US, 0), 5)
+        };
+        let control = LaunchControl::weft(Config::default(), &device, 1.0);
+        let jobs = vec![service, batch("one"), batch("other")];
+        let run = MachineSetup {
+            requests: 2_000,
+            ..MachineSetup::new(device, control, jobs, 1)
+        };
+        let run = run.play().expect("a run");
+        let part = |at: usize| run.jobs[at].compute as f64 / run.span as f64;
+        let (one, other) = (part(1), part(2));
+        assert!(one > 0.2 && other > 0.2, "{mode:?}: {one}, {other}");
+        assert!((one - other).abs() < 0.03, "{mode:?}: {one}, {other}");
+    }
+}

@@ -41,6 +41,10 @@ const AWAITED: usize = 256;
 /// quarter of its launches at a chance of 0.99.
 const KNOWN: u32 = 16;
 
+/// Uncertain times in a row after which one counts that is nearer than the charge of an unknown
+/// kernel.
+const PATIENT: u32 = 4 * KNOWN;
+
 /// Time in ns after which a client at the gate first asks the device. Later looks see an end at
 /// most a quarter late.
 const FIRST_LOOK_NS: Ns = 50_000;
@@ -201,6 +205,8 @@ pub(super) struct KernelTimeModel {
     squares: f64,
     /// Times that the device measured.
     measured: u32,
+    /// Uncertain ones since the last certain one.
+    uncertain: u32,
     profiled: bool,
     /// Charges of a job without a profile: the timed kernels with their charges, the kernels whose
     /// new charge the client has not received, and its charge for other kernels.
@@ -487,8 +493,18 @@ impl KernelTimeModel {
         let is_rough = launch.switch.max(time - undisturbed) > time / NEAR;
         let least = undisturbed.saturating_sub(launch.switch);
         let passed_over = is_rough && self.charges.get(&kernel).is_some_and(|it| it.passes_over(time));
-        if self.profiled || (time - alone <= unknown.max(time) / NEAR && !passed_over) {
-            self.charged(kernel, time, (least, time), is_rough);
+        let is_certain = time - alone <= unknown.max(time) / NEAR;
+        self.uncertain = if is_certain {
+            0
+        } else {
+            self.uncertain.saturating_add(1)
+        };
+        // Next to a foreground job that is always busy no time is certain. One within the charge
+        // of an unknown kernel is at least nearer.
+        let is_passed = self.charges.get(&kernel).is_some_and(|it| it.passes_over(time));
+        let is_nearer = self.uncertain > PATIENT && time <= unknown && !is_passed;
+        if self.profiled || (is_certain && !passed_over) || is_nearer {
+            self.charged(kernel, time, (least, time), is_rough || is_nearer);
             self.times.learn(&launch.context, time);
         } else {
             self.measured = self.measured.saturating_add(u32::from(passed_over));
