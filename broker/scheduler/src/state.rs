@@ -135,8 +135,8 @@ impl SchedulerState {
         self.guarantees = self.clients().filter(guaranteed).count();
     }
 
-    /// The waiting client whose guaranteed part is due first, and when. Of those that are owed the
-    /// most time, the one that was granted credit least lately.
+    /// The waiting client whose guaranteed part is due first, and when. Among equals the one whose
+    /// last grant is oldest comes first.
     pub(super) fn first_guaranteed(&self, now: Ns) -> Option<(Ns, ClientSlot)> {
         if self.guarantees == 0 {
             return None;
