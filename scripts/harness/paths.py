@@ -32,6 +32,11 @@ def python(name):
     return venv(name) / "bin" / "python"
 
 
+def whole(name):
+    """Whether scripts/setup has ended for an environment. Its Python exists long before."""
+    return (venv(name) / "stamp").exists()
+
+
 def site_packages(name):
     """The site-packages of an environment (its Python's version is in the path)."""
     found = sorted(venv(name).glob("lib/python3.*/site-packages"))

@@ -23,8 +23,8 @@ class Engine:
         name = name or client
         client = tomllib.loads((paths.CLIENTS / "clients.toml").read_text())[client]
         venv = client["venv"]
-        if not paths.python(venv).exists():
-            pytest.skip(f"no .venv-{venv}: scripts/setup {venv}")
+        if not paths.whole(venv):
+            pytest.skip(f"no whole .venv-{venv}: scripts/setup {venv}")
         self.scene, self.stages = scene, scene.folder / f"{name}.stages"
         self.stages.mkdir()
         self.result = scene.folder / f"{name}.json"

@@ -108,8 +108,8 @@ class Client:
 
     def missing(self):
         """Why it cannot run here, or None."""
-        if self.venv and not paths.python(self.venv).exists():
-            return f"no .venv-{self.venv}: scripts/setup {self.venv}"
+        if self.venv and not paths.whole(self.venv):
+            return f"no whole .venv-{self.venv}: scripts/setup {self.venv}"
         if not self.venv and not (paths.BUILT / self.program).exists():
             return f"{self.program} is not built: scripts/layout"
         return None
