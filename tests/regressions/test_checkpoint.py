@@ -173,8 +173,10 @@ def test_contents_survive_moves_at_any_moment(scene, plain, branch, role):
         scene.companion("main", pause=2000, more={"WEFT_PRIORITY": "0"})
     job = moving(scene)
     for _ in range(5):
+        # Its own thread reports where its memory is.
+        assert jobs.wait_until(lambda: state(scene, job) == "device", BOUND), scene.row(job)
         before = scene.row(job)
-        assert (before["eviction"]["state"], before["eviction"]["by"]) == ("device", "checkpoint"), before
+        assert before["eviction"]["by"] == "checkpoint", before
         done(scene, "pause", "--evict", job.pid)
         row = scene.row(job)
         away = row["eviction"]
