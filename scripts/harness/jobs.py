@@ -24,9 +24,9 @@ def clean_environment():
     """The caller's environment without anything that configures weft, the simulated GPU or CUDA.
 
     Jobs print nothing at their end. Brokers keep their records of ended jobs away from the
-    caller's.
+    caller's. Pages have lines of any length, whatever the caller's terminal.
     """
-    own = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
+    own = {k: v for k, v in os.environ.items() if not k.startswith(OURS) and k != "COLUMNS"}
     # Keeps out the weft.toml of this machine and of this user too.
     return {**own, "WEFT_OUTCOME": "off", "WEFT_CONFIG": "/dev/null", "WEFT_STATE_DIR": str(paths.ROOT / "target" / "test-state")}
 
