@@ -40,8 +40,8 @@ _BOUND_S = 60
 
 # The options of `weft run`. `env` refuses other names, and the job sets other variables itself.
 _OPTIONS = (
-    "priority profile slowdown slo memory duration wait no_wait backing evict_idle longest_evicted gpu sm_share "
-    "name quiet"
+    "priority profile slowdown slo at_least memory duration wait no_wait backing evict_idle "
+    "longest_evicted gpu sm_share name quiet"
 )
 
 
@@ -82,8 +82,8 @@ def env(**options):
     """Variables that put a job under weft: those that differ from this process's environment.
 
     The options are those of `weft run`, with `_` for `-`: `priority`, `profile`, `slowdown`, `slo`,
-    `memory`, `duration`, `wait`, `no_wait`, `backing`, `evict_idle`, `longest_evicted`, `gpu`,
-    `sm_share`, `name`, `quiet`.
+    `at_least`, `memory`, `duration`, `wait`, `no_wait`, `backing`, `evict_idle`, `longest_evicted`,
+    `gpu`, `sm_share`, `name`, `quiet`.
     The values come from `weft run`, so they mean the same, and it starts a broker if none runs.
     Each call is one job to weft: all processes that get its result belong to that job.
 

@@ -53,6 +53,7 @@ _FORMS = {
     "memory": (re.compile(f"{_AMOUNT}(:{_AMOUNT})?", re.IGNORECASE), 'an amount such as "12GiB", or "8GiB:20GiB"'),
     "slowdown": (_PART, 'a part such as "2%"'),
     "slo": (_TIME, 'a time such as "50ms"'),
+    "at_least": (re.compile(r"\d+(\.\d+)?\s*%|0(\.\d+)?"), 'a part such as "30%"'),
     "sm_share": (_PART, 'a part such as "25%"'),
     "wait": (_NUMBER, "seconds"),
     "duration": (re.compile("short|medium|long"), '"short", "medium" or "long"'),
