@@ -454,7 +454,7 @@ impl SchedulerState {
         let grace = self.config.idle_grace;
         self.idle_check = now.saturating_add(grace);
         let is_idle = |client: &ClientState| {
-            let since = client.active_at.max(client.progress_at).max(client.attached_at);
+            let since = client.active_at.max(client.progress_at);
             let idle = client.wait.is_none() && client.ledger.outstanding() == 0;
             idle && client.mode == Mode::Background && !client.away && now > since.saturating_add(grace)
         };

@@ -492,7 +492,8 @@ impl KernelTimeModel {
         // 102. Such a time counts until there is one without a switch: none would be worse.
         let is_rough = launch.switch.max(time - undisturbed) > time / NEAR;
         let least = undisturbed.saturating_sub(launch.switch);
-        let passed_over = is_rough && self.charges.get(&kernel).is_some_and(|it| it.passes_over(time));
+        let is_passed = self.charges.get(&kernel).is_some_and(|it| it.passes_over(time));
+        let passed_over = is_rough && is_passed;
         let is_certain = time - alone <= unknown.max(time) / NEAR;
         self.uncertain = if is_certain {
             0
@@ -501,7 +502,6 @@ impl KernelTimeModel {
         };
         // Next to a foreground job that is always busy no time is certain. One within the charge
         // of an unknown kernel is at least nearer.
-        let is_passed = self.charges.get(&kernel).is_some_and(|it| it.passes_over(time));
         let is_nearer = self.uncertain > PATIENT && time <= unknown && !is_passed;
         if self.profiled || (is_certain && !passed_over) || is_nearer {
             self.charged(kernel, time, (least, time), is_rough || is_nearer);
