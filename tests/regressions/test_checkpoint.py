@@ -8,6 +8,7 @@ import time
 
 import pytest
 from built import compiled
+from fixtures.moves import done, right, stands, state
 from fixtures.scene import BOUND, weft
 from harness import jobs
 
@@ -16,29 +17,6 @@ MIB = 1 << 20
 # Room for two contexts, and for one large job and a small one.
 DEVICE = GIB
 LARGE = 150
-
-
-def stands(job, ready):
-    there = jobs.wait_until(lambda: ready.exists() or not job.running(), BOUND)
-    assert there and job.running(), f"{job.stdout()!r}\n{job.explain()}"
-
-
-def done(scene, *words, code=0):
-    ended = weft(scene, *words)
-    assert ended.returncode == code, f"{words}: {ended}"
-    return ended.stderr
-
-
-def state(scene, job):
-    return ((scene.row(job) or {}).get("eviction") or {}).get("state")
-
-
-def right(scene, *those):
-    scene.running.unlink()
-    for job in those:
-        job.wait(BOUND)
-        assert b"all as it should be" in job.stdout(), f"{job.stdout()!r}\n{job.explain()}"
-        scene.finish(job)
 
 
 def alone(scene, *words, name="alone"):

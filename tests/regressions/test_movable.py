@@ -7,6 +7,7 @@ import time
 import pytest
 from built import compiled
 from fixtures import moves
+from fixtures.moves import done, right, stands, state
 from fixtures.scene import BOUND, weft
 from fixtures.told import Told
 from harness import jobs, paths
@@ -36,11 +37,6 @@ def movable(scene, request):
     return start
 
 
-def stands(job, ready):
-    there = jobs.wait_until(lambda: ready.exists() or not job.running(), BOUND)
-    assert there and job.running(), f"{job.stdout()!r}\n{job.explain()}"
-
-
 @pytest.fixture
 def keeper(scene):
     """Starts jobs that hold movable memory and do nothing."""
@@ -63,24 +59,6 @@ def working(scene, mib, **more):
     low = scene.job(command, "low", more={"WEFT_BACKING": "movable", "WEFT_PRIORITY": "7", **more})
     stands(low, ready)
     return low, works
-
-
-def right(scene, *those):
-    scene.running.unlink()
-    for job in those:
-        job.wait(BOUND)
-        assert b"all as it should be" in job.stdout(), f"{job.stdout()!r}\n{job.explain()}"
-        scene.finish(job)
-
-
-def state(scene, job):
-    return ((scene.row(job) or {}).get("eviction") or {}).get("state")
-
-
-def done(scene, *words, code=0):
-    ended = weft(scene, *words)
-    assert ended.returncode == code, f"{words}: {ended}"
-    return ended.stderr
 
 
 @pytest.mark.parametrize("role", ["alone", "background", "unqueued"])
