@@ -86,7 +86,7 @@ def test_a_full_disk_loses_no_older_row_and_is_reported(scene):
 @pytest.mark.finding("users5-L1")
 def test_a_mistyped_socket_is_one_line_and_leaves_nothing(scene):
     scene.broker.start()
-    before = sorted(os.listdir(scene.folder))
+    before = set(os.listdir(scene.folder))
     other = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     other.bind(f"{scene.folder}/other.sock")
     other.listen()
@@ -99,9 +99,10 @@ def test_a_mistyped_socket_is_one_line_and_leaves_nothing(scene):
         made = weft_in(variables, "broker", "--background")
         assert made.returncode == 1 and "set WEFT_SOCKET to a" in made.stderr, made
     assert os.stat(f"{scene.folder}/other.sock").st_ino == inode
-    # The driver's names for the job, and the history of the broker that runs.
+    # The driver's names for the job, and the history of the broker that runs: it may be there already.
     made = {name for name in os.listdir(scene.folder) if not name.startswith("lib-")}
-    assert sorted(made - {"other.sock", "state"}) == before
+    assert made - before <= {"other.sock", "state"}
+    assert before <= made
     # Another path may be meant: the job reports that it is not with the others.
     elsewhere = environment(scene, WEFT_SOCKET=str(scene.folder / "brokr" / "broker.sock"))
     done = weft_in(elsewhere, "run", "--", "true")
