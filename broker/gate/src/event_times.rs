@@ -18,7 +18,7 @@ const NONE: usize = usize::MAX;
 
 /// Shortest wait for a part of the work that is reported, ns. A call that finds its work ended
 /// returns in 1 to 2 us.
-pub const LEAST_PARTIAL_WAIT_NS: Ns = 5_000;
+pub const LEAST_WAIT_NS: Ns = 5_000;
 
 /// Times at which the last events were recorded.
 #[derive(Debug)]

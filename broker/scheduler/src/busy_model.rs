@@ -176,13 +176,18 @@ impl BusyModel {
     }
 
     /// Takes in that the device has no work left. False: a later launch makes the report obsolete.
-    pub(super) fn idle(&mut self, at: Ns) -> bool {
+    /// `waited`: the work ended just then. If not, the host came late, and the end is not known.
+    pub(super) fn idle(&mut self, at: Ns, waited: bool) -> bool {
         if at < self.last_launch {
             return false;
         }
+        let late = at.saturating_sub(self.busy_until());
+        if !waited && late > 0 {
+            self.idle_at = self.idle_at.or(Some(at));
+            return true;
+        }
         // The first report is nearest to the true end.
         if self.idle_at.is_none() {
-            let late = at.saturating_sub(self.busy_until());
             // Growth counts at once, shrinking slowly.
             self.lateness = late.max(self.lateness - self.lateness / 16);
             let lateness = &mut self.lateness_by_class[self.class()];
@@ -324,14 +329,14 @@ mod tests {
     fn a_copy_that_ends_late_makes_no_kernel_longer() {
         let mut model = BusyModel::new(0.0);
         model.launch(LONG, 100 * MS, 0, 0, LONGEST_NS);
-        assert!(model.idle(100 * MS));
+        assert!(model.idle(100 * MS, true));
         // A copy, predicted to take next to nothing.
         model.launch(SHORT, 6, 200 * MS, 0, LONGEST_NS);
-        assert!(model.idle(200 * MS + 6 * US));
+        assert!(model.idle(200 * MS + 6 * US, true));
         model.launch(LONG, 100 * MS, 300 * MS, 0, LONGEST_NS);
         assert_eq!(model.busy_until(), 400 * MS);
         // A kernel teaches at once.
-        assert!(model.idle(500 * MS));
+        assert!(model.idle(500 * MS, true));
         model.launch(LONG, 100 * MS, 600 * MS, 0, LONGEST_NS);
         assert_eq!(model.busy_until(), 800 * MS);
     }
@@ -350,12 +355,12 @@ mod tests {
     fn seeing_the_end_is_better_than_predicting_it() {
         let mut model = BusyModel::new(0.0);
         model.launch(LONG, MS, 0, 0, LONGEST_NS);
-        assert!(model.idle(400 * US));
-        assert!(model.idle(500 * US));
+        assert!(model.idle(400 * US, true));
+        assert!(model.idle(500 * US, true));
         let since = 400 * US;
         assert!(matches!(phase(&model, 600 * US), Phase::Gap { since: s, .. } if s == since));
         model.launch(LONG, MS, 2 * MS, 0, LONGEST_NS);
-        assert!(!model.idle(MS), "old news");
+        assert!(!model.idle(MS, true), "old news");
         let until = 2 * MS + 940 * US;
         assert_eq!(
             phase(&model, 2 * MS + 1),
@@ -369,7 +374,7 @@ mod tests {
         let mut model = BusyModel::new(0.0);
         model.launch(LONG, MS, 0, 0, LONGEST_NS);
         model.launch(0, 3 * US, 0, 0, LONGEST_NS);
-        assert!(model.idle(MS + 5 * US));
+        assert!(model.idle(MS + 5 * US, true));
         assert!(matches!(phase(&model, MS + 5 * US), Phase::Gap { .. }));
     }
 
@@ -377,11 +382,11 @@ mod tests {
     fn an_input_copy_ends_the_gap() {
         let mut model = BusyModel::new(0.0);
         model.launch(LONG, MS, 0, 0, LONGEST_NS);
-        model.idle(MS);
+        model.idle(MS, true);
         assert!(matches!(phase(&model, 2 * MS), Phase::Gap { .. }));
         model.wake_up_hint(3 * MS);
         model.launch(0, 3 * US, 3 * MS, 0, LONGEST_NS);
-        assert!(model.idle(3 * MS + 20 * US));
+        assert!(model.idle(3 * MS + 20 * US, true));
         let until = 3 * MS + 200 * US;
         assert_eq!(phase(&model, 3 * MS + 50 * US), Phase::Busy { until });
         let open = 3 * MS + 220 * US;
@@ -398,7 +403,7 @@ mod tests {
         for kernel in [SHORT, UNKNOWN] {
             let mut model = BusyModel::new(0.0);
             model.launch(kernel, MS, 0, 0, LONGEST_NS);
-            model.idle(MS);
+            model.idle(MS, true);
             assert_eq!(phase(&model, MS), Phase::Busy { until: MS + 200 * US });
             assert_eq!(phase(&model, MS + 200 * US), Phase::Open { since: MS + 200 * US });
         }
@@ -420,7 +425,7 @@ mod tests {
         let mut burst = |start: Ns, took: Ns| {
             model.launch(UNKNOWN, MS, start, 0, LONGEST_NS);
             let predicted = model.busy_until() - start;
-            model.idle(start + took);
+            model.idle(start + took, true);
             predicted
         };
         assert_eq!(burst(0, 4 * MS), MS);
@@ -443,7 +448,7 @@ mod tests {
         for turn in 0..4 {
             model.launch(UNKNOWN, MS, turn * 100 * MS, 0, LONGEST_NS);
             assert_eq!(model.lateness(&config), most, "{turn} ends were seen");
-            model.idle(turn * 100 * MS + MS);
+            model.idle(turn * 100 * MS + MS, true);
             assert_eq!(model.lateness(&config), 0, "it was seen");
         }
         model.launch(UNKNOWN, MS, 400 * MS, 0, LONGEST_NS);
@@ -466,7 +471,7 @@ mod tests {
             now += 100 * MS;
             model.launch(UNKNOWN, predicted, now, 0, LONGEST_NS);
             let lateness = model.lateness(&config);
-            model.idle(now + takes);
+            model.idle(now + takes, true);
             lateness
         };
         let (prompt, token) = (16 * MS, 2 * MS);
@@ -495,7 +500,7 @@ mod tests {
     fn one_late_end_is_not_believed_for_ever() {
         let mut model = BusyModel::new(0.0);
         model.launch(UNKNOWN, MS, 0, 0, LONGEST_NS);
-        model.idle(8 * MS);
+        model.idle(8 * MS, true);
         // From here no wait follows. 10 ms of work every 20 ms, late for a while and then no more.
         let mut start = 100 * MS;
         let predicted = |model: &mut BusyModel, start: Ns| {
@@ -523,7 +528,7 @@ mod tests {
             if turn > 0 {
                 assert_eq!(model.busy_until() - start, 30 * MS);
             }
-            model.idle(start + 30 * MS);
+            model.idle(start + 30 * MS, true);
         }
     }
 

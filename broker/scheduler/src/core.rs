@@ -155,11 +155,12 @@ impl Core {
                     return;
                 }
             }
-            Event::Idle(client, at) => {
+            Event::Idle(client, at) | Event::FoundIdle(client, at) => {
+                let waited = matches!(event, Event::Idle(..));
                 let Some(slot) = self.known(client) else { return };
                 let at = self.past(at);
                 let Some(client) = self.state.get_mut(slot) else { return };
-                if client.busy.idle(at) && client.mode == Mode::Foreground {
+                if client.busy.idle(at, waited) && client.mode == Mode::Foreground {
                     self.observe(&Observed::ForegroundIdle { slot, at }, out);
                     if !self.state.open {
                         self.stretch_is_over(out);

@@ -48,8 +48,10 @@ pub enum Event {
         /// When the launch was made.
         at: Ns,
     },
-    /// A synchronising call saw that nothing of the client is left on the device.
+    /// A synchronising call waited until nothing of the client was left on the device.
     Idle(Client, Ns),
+    /// A synchronising call found that nothing of the client was left: the work had ended before.
+    FoundIdle(Client, Ns),
     /// A call of the client waited for a part of its work, and returned.
     PartialWait {
         /// The client.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use weft_gate::active_streams::{ActiveStreams, EndedStreams, RemainingWork};
 use weft_gate::charge;
-use weft_gate::event_times::{EventTimes, LEAST_PARTIAL_WAIT_NS};
+use weft_gate::event_times::{EventTimes, LEAST_WAIT_NS};
 use weft_protocol::Ns;
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode, flags};
 use weft_protocol::transport;
@@ -486,7 +486,7 @@ impl Session {
         }
         let now = clock::now();
         let waited = now.saturating_sub(since);
-        if waited >= LEAST_PARTIAL_WAIT_NS
+        if waited >= LEAST_WAIT_NS
             && let Some(recorded) = self.event_times.of(event)
         {
             guarded(|| self.link.write(Kind::PartialWait, now, recorded, waited, 0));

@@ -343,6 +343,7 @@ fn whose(event: &Event) -> Option<Client> {
         | Event::Priority(client, _)
         | Event::Unprofiled(client)
         | Event::Idle(client, _)
+        | Event::FoundIdle(client, _)
         | Event::WakeUpHint(client, _)
         | Event::Passed(client) => *client,
     })

@@ -181,7 +181,7 @@ impl Broker {
             let lane = &mut process.lane;
             if let Some((_, last)) = lane.records.last() {
                 self.last_record = now;
-                lane.told_idle = matches!(last, Event::Idle(..));
+                lane.told_idle = matches!(last, Event::Idle(..) | Event::FoundIdle(..));
                 self.events.append(&mut lane.records);
             }
             let progressed = (lane.issued, lane.settled, lane.renewed) != lane.told;

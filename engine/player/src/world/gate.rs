@@ -5,7 +5,7 @@
 
 use weft_gate::active_streams::RemainingWork;
 use weft_gate::charge::{self, QUEUED_WORK_RATIO};
-use weft_gate::event_times::LEAST_PARTIAL_WAIT_NS;
+use weft_gate::event_times::LEAST_WAIT_NS;
 use weft_gate::fences::{FENCE_PAUSE_NS, FenceDue, fence_due};
 use weft_gate::run_ahead;
 use weft_gate::wait::DEFAULT_LONGEST_WAIT_NS;
@@ -486,7 +486,7 @@ impl PlayedMachine {
         if let SyncResult::Event(event) = synced
             && !idle
             && mode == Mode::Foreground
-            && now >= since + LEAST_PARTIAL_WAIT_NS
+            && now >= since + LEAST_WAIT_NS
         {
             let lane = &mut self.processes[job].lane;
             if let Some(covers) = lane.event_times.of(usize::from(event)) {
@@ -501,7 +501,12 @@ impl PlayedMachine {
             }
         }
         if idle {
-            let event = Event::Idle(Client(job as u64), now);
+            let client = Client(job as u64);
+            let event = if now < since + LEAST_WAIT_NS {
+                Event::FoundIdle(client, now)
+            } else {
+                Event::Idle(client, now)
+            };
             self.processes[job].lane.records.push((now, event));
             self.news();
             if mode != Mode::Background {
