@@ -16,7 +16,8 @@ const EVENTS: usize = 8;
 /// No event; no handle has this value.
 const NONE: usize = usize::MAX;
 
-/// Shortest wait for a part of the work that is reported, ns. A call that finds its work ended
+/// Shortest wait, ns, that is one. A shorter wait for a part of the work is not reported, and a
+/// shorter wait for all of it found the work done. A call that finds its work ended
 /// returns in 1 to 2 us.
 pub const LEAST_WAIT_NS: Ns = 5_000;
 

@@ -462,6 +462,29 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_comes_late_teaches_nothing() {
+        let config = config();
+        let mut model = BusyModel::new(0.0);
+        for turn in 0..8 {
+            model.launch(UNKNOWN, MS, turn * 100 * MS, 0, LONGEST_NS);
+            assert!(model.idle(turn * 100 * MS + MS, true));
+        }
+        for turn in 8..16 {
+            model.launch(UNKNOWN, MS, turn * 100 * MS, 0, LONGEST_NS);
+            assert!(model.idle(turn * 100 * MS + 50 * MS, false));
+            assert!(model.is_seen());
+        }
+        model.launch(UNKNOWN, MS, 1_600 * MS, 0, LONGEST_NS);
+        assert_eq!(model.lateness(&config), 0);
+        assert_eq!(model.busy_until(), 1_601 * MS);
+        // A wait for late work does.
+        assert!(model.idle(1_604 * MS, true));
+        model.launch(UNKNOWN, MS, 1_700 * MS, 0, LONGEST_NS);
+        assert_eq!(model.lateness(&config), 3 * MS);
+        assert_eq!(model.busy_until(), 1_704 * MS);
+    }
+
+    #[test]
     fn ends_of_short_work_say_nothing_about_long_work() {
         let config = config();
         let mut model = BusyModel::new(0.0);

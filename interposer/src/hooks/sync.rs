@@ -17,7 +17,13 @@ const WITHOUT_TIME: u32 = 2;
 
 #[inline(always)]
 fn wait(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
-    ask(what, real)
+    let since = throttle::wait_begins(what);
+    let result = real();
+    if result.ok() {
+        throttle::synced(what, since);
+        pools::synced();
+    }
+    result
 }
 
 /// Makes a query that succeeds when the work has ended.
@@ -25,7 +31,7 @@ fn wait(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
 fn ask(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
     if result.ok() {
-        throttle::synced(what);
+        throttle::synced(what, 0);
         pools::synced();
     }
     result

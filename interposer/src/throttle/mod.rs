@@ -240,11 +240,17 @@ pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
     }
 }
 
-/// Handles a synchronising call that succeeded.
+/// When a synchronising call begins; 0: that is not measured.
 #[inline(always)]
-pub fn synced(what: Synced) {
+pub fn wait_begins(what: Synced) -> Ns {
+    session_of(what.stream()).map_or(0, Session::wait_begins)
+}
+
+/// Handles a synchronising call that succeeded, and began at `since` ([`wait_begins`]).
+#[inline(always)]
+pub fn synced(what: Synced, since: Ns) {
     if let Some(session) = session_of(what.stream()) {
-        session.synced(what);
+        session.synced(what, since);
     }
 }
 

@@ -16,7 +16,7 @@ use weft_gate::active_streams::{ActiveStreams, EndedStreams, RemainingWork};
 use weft_gate::charge;
 use weft_gate::event_times::{EventTimes, LEAST_WAIT_NS};
 use weft_protocol::Ns;
-use weft_protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode, flags};
+use weft_protocol::lane::{DEVICE_COPY, FOUND_IDLE, HOST_COPY, Kind, Mode, flags};
 use weft_protocol::transport;
 
 use super::autotune;
@@ -479,7 +479,7 @@ impl Session {
 
     /// Implements [`super::event_waited`].
     pub fn event_waited(&self, event: Event, since: Ns) {
-        self.synced(Synced::Event(event));
+        self.synced(Synced::Event(event), since);
         // If the wait saw all work end, the job is idle now.
         if self.link.mode() != Mode::Foreground || self.active_streams.is_idle() {
             return;
@@ -493,56 +493,65 @@ impl Session {
         }
     }
 
+    /// Implements [`super::wait_begins`].
+    #[inline(always)]
+    pub fn wait_begins(&self) -> Ns {
+        match self.link.lane.orders.mode.load(Ordering::Relaxed) == Mode::Foreground as u32 {
+            true => clock::at_once().unwrap_or(0),
+            false => 0,
+        }
+    }
+
     /// Implements [`super::synced`].
     #[inline(always)]
-    pub fn synced(&self, what: Synced) {
+    pub fn synced(&self, what: Synced, since: Ns) {
         // Raw words, and at most three compared: for four the compiler makes a jump table, slower
         // than a foreground job's whole path.
         let mode = self.link.lane.orders.mode.load(Ordering::Relaxed);
         match what {
-            Synced::Stream(stream) if mode == Mode::Foreground as u32 => self.foreground_synced(stream),
+            Synced::Stream(stream) if mode == Mode::Foreground as u32 => self.foreground_synced(stream, since),
             Synced::Stream(stream) if mode == Mode::Background as u32 => self.background_synced(stream),
             _ if mode == Mode::Alone as u32 && !self.link.sampling() => {}
-            _ if mode.wrapping_sub(1) < 3 => self.synced_in_company(what),
+            _ if mode.wrapping_sub(1) < 3 => self.synced_in_company(what, since),
             _ => {}
         }
     }
 
     /// Fast path without a search, like `Session::foreground`.
     #[inline(never)]
-    fn foreground_synced(&self, stream: Stream) {
+    fn foreground_synced(&self, stream: Stream, since: Ns) {
         let own = own_stream(stream);
         if self.link.sampling() || fails_at("sync") || !self.active_streams.is_all(own) {
-            return self.synced_in_company(Synced::Stream(stream));
+            return self.synced_in_company(Synced::Stream(stream), since);
         }
         self.active_streams.end_all();
         match clock::at_once() {
-            Some(now) => self.foreground_idle(now),
-            None => self.foreground_idle_by_system(),
+            Some(now) => self.foreground_idle(now, since),
+            None => self.foreground_idle_by_system(since),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn foreground_idle_by_system(&self) {
-        self.foreground_idle(clock::system());
+    fn foreground_idle_by_system(&self, since: Ns) {
+        self.foreground_idle(clock::system(), since);
     }
 
     /// Background path, in code of its own.
     #[inline(never)]
     fn background_synced(&self, stream: Stream) {
-        caught(|| self.synced_now(Mode::Background, Synced::Stream(stream)));
+        caught(|| self.synced_now(Mode::Background, Synced::Stream(stream), 0));
     }
 
     #[inline(never)]
-    fn synced_in_company(&self, what: Synced) {
-        caught(|| self.synced_now(self.link.mode(), what));
+    fn synced_in_company(&self, what: Synced, since: Ns) {
+        caught(|| self.synced_now(self.link.mode(), what, since));
     }
 
     /// Handles the end of a busy time. A foreground job pays one locked instruction (its time) and
     /// one clock read; a background job pays two locked instructions for completed work.
     #[inline(always)]
-    fn synced_now(&self, mode: Mode, what: Synced) {
+    fn synced_now(&self, mode: Mode, what: Synced, since: Ns) {
         failpoint("sync");
         if self.link.sampling() {
             self.sampler.synced(self.completion.around(&self.link));
@@ -576,16 +585,19 @@ impl Session {
                 self.link.lane.become_idle(now);
             }
         } else if idle {
-            self.foreground_idle(now);
+            self.foreground_idle(now, since);
         }
     }
 
     /// Notes that a foreground job has become idle. The time is written first; then come a full
     /// barrier and the read of whether the broker sleeps, as in `Session::foreground`.
     #[inline(always)]
-    fn foreground_idle(&self, now: Ns) {
+    fn foreground_idle(&self, now: Ns, since: Ns) {
         self.rested.store(true, Ordering::Relaxed);
-        self.link.lane.become_idle_fenced(now);
+        let found = since != 0 && now < since + LEAST_WAIT_NS;
+        self.link
+            .lane
+            .become_idle_fenced(if found { now | FOUND_IDLE } else { now });
         self.link.ring_idle();
     }
 

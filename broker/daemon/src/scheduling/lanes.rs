@@ -216,7 +216,8 @@ impl LaneWatch {
                 (name, Some(launched(client, kernel, record.a, at)))
             }
             Kind::Transfer => ("transfer", Some(launched(client, kernel, record.a, at))),
-            Kind::Idle => ("idle", Some(Event::Idle(client, at))),
+            Kind::Idle if record.a == 0 => ("idle", Some(Event::Idle(client, at))),
+            Kind::Idle => ("idle", Some(Event::FoundIdle(client, at))),
             Kind::WakeUpHint => ("hint", Some(Event::WakeUpHint(client, at))),
             Kind::PartialWait => {
                 let (covers, since) = (kernel.min(at), at.saturating_sub(record.a));

@@ -222,9 +222,13 @@ pub struct Reports {
     /// Part of `completed` that is back in the credit word, ns. Counted before it is back.
     pub replenished: AtomicU64,
     /// Last return of a synchronising call that left no work of the process on the device; 0: none.
+    /// [`FOUND_IDLE`] is added if the call did not wait: the work had ended at some time before.
     /// Later records repeat it, which shows its place among them ([`Reader::next`]).
     pub last_idle: AtomicU64,
 }
+
+/// Added to [`Reports::last_idle`] if the call found the work done.
+pub const FOUND_IDLE: u64 = 1 << 63;
 
 /// Counters for people, in `weft status`.
 #[repr(C, align(64))]

@@ -6,7 +6,7 @@
 use super::super::Ns;
 use super::super::RECORDS;
 use super::super::atomic::{AtomicU64, Ordering, fence};
-use super::Lane;
+use super::{FOUND_IDLE, Lane};
 
 /// Kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +18,8 @@ pub enum Kind {
     Graph = 2,
     /// A copy or memset. `a` = predicted ns, `b` = bytes.
     Transfer = 3,
-    /// A synchronising call left no work of the process on the device. Takes no slot
-    /// ([`Reports::last_idle`](super::Reports::last_idle)).
+    /// A synchronising call left no work of the process on the device. `a` = 1 if the call found it
+    /// so, 0 if it waited. Takes no slot ([`Reports::last_idle`](super::Reports::last_idle)).
     Idle = 4,
     /// A stage-1 sample of `kernel`: `a` = its ns, `b` = the device's idle ns after it, or
     /// [`NO_GAP`].
@@ -240,7 +240,8 @@ impl Reader {
     }
 
     /// A new idle time as a record. If two come in the wrong order, the later one counts.
-    fn newly_idle(&mut self, at: Ns) -> Option<LaneRecord> {
+    fn newly_idle(&mut self, word: u64) -> Option<LaneRecord> {
+        let at = word & !FOUND_IDLE;
         if at <= self.idle_told {
             return None;
         }
@@ -250,7 +251,7 @@ impl Reader {
             thread: 0,
             at,
             kernel: 0,
-            a: 0,
+            a: u64::from(word != at),
             b: 0,
         })
     }
@@ -357,7 +358,11 @@ mod tests {
         assert_eq!(next(), Some((Kind::Idle, 10)));
         // A thread reports an earlier idle time late.
         lane.become_idle(7);
+        lane.become_idle(8 | FOUND_IDLE);
         assert_eq!(next(), None);
+        lane.become_idle(12 | FOUND_IDLE);
+        let found = reader.next(&lane).expect("a new idle time");
+        assert_eq!((found.kind, found.at, found.a), (Kind::Idle, 12, 1));
     }
 
     #[test]

@@ -195,7 +195,7 @@ fn work_that_waits_for_a_later_launch_gets_it() {
     assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 2);
     assert_eq!(broker.settled(), 0);
     assert!(fake::reach(0x6000) > 0);
-    session.synced(Synced::Event(0));
+    session.synced(Synced::Event(0), 0);
     assert!(broker.settled() > 0);
 }
 
@@ -343,12 +343,12 @@ fn a_synchronising_call_settles_and_tells() {
     broker.grant(1_000_000);
     launch(session, kernel(7, 0x9000));
     launch(session, kernel(7, 0x9100));
-    session.synced(Synced::Stream(0x9000));
+    session.synced(Synced::Stream(0x9000), 0);
     assert_eq!(broker.settled(), 1_000, "the other stream's work may still run");
-    session.synced(Synced::Context);
+    session.synced(Synced::Context, 0);
     assert_eq!(broker.settled(), 2_000);
     launch(session, kernel(7, 0x9000));
-    session.synced(Synced::Stream(0x9000));
+    session.synced(Synced::Stream(0x9000), 0);
     assert_eq!(broker.settled(), 3_000);
     let idle = broker
         .records()

@@ -21,7 +21,7 @@ fn without_orders_nothing_is_written() {
         broker.lane.orders.mode.store(mode, Ordering::Relaxed);
         launch(session, kernel(7, 0));
         session.before_stream_op(StreamOp::Memset, 100, 0);
-        session.synced(Synced::Context);
+        session.synced(Synced::Context, 0);
     }
     assert_eq!(broker.lane.counters.launches.load(Ordering::Relaxed), 0);
     assert_eq!(broker.records(), []);
@@ -34,7 +34,7 @@ fn alone_it_counts_and_writes_nothing() {
         launch(session, kernel(0, 0));
     }
     session.before_stream_op(StreamOp::Memset, 100, 0);
-    session.synced(Synced::Context);
+    session.synced(Synced::Context, 0);
     let counters = &broker.lane.counters;
     assert_eq!(counters.launches.load(Ordering::Relaxed), 5);
     assert_eq!(counters.unnamed.load(Ordering::Relaxed), 5);
@@ -53,11 +53,11 @@ fn a_broker_that_naps_is_rung_for_by_an_idle_foreground_job_and_not_by_its_launc
     launch(session, kernel(7, 0));
     launch(session, kernel(7, 0));
     assert!(!rang(), "a launch after a silence is no gap");
-    session.synced(Synced::Stream(0));
+    session.synced(Synced::Stream(0), 0);
     assert!(rang());
     assert_eq!(sleeps.load(Ordering::SeqCst), bells::NONE, "once");
     launch(session, kernel(7, 0));
-    session.synced(Synced::Stream(0));
+    session.synced(Synced::Stream(0), 0);
     assert!(!rang(), "nobody asked");
 }
 
@@ -97,11 +97,11 @@ fn a_foreground_job_raises_its_epoch_and_records_and_never_waits() {
     assert!(!rang(), "the others are not");
     assert_eq!(broker.epoch_page.sum_above(2), 0);
     assert_eq!(broker.epoch_page.sum_above(3), 4);
-    session.synced(Synced::Stream(0x55));
-    session.synced(Synced::Event(0));
-    session.synced(Synced::Stream(0));
+    session.synced(Synced::Stream(0x55), 0);
+    session.synced(Synced::Event(0), 0);
+    session.synced(Synced::Stream(0), 0);
     assert!(rang(), "its idleness is");
-    session.synced(Synced::Stream(0));
+    session.synced(Synced::Stream(0), 0);
     session.before_stream_op(StreamOp::CopyToDevice, 1000, 0);
     let records = broker.records();
     let kinds: Vec<Kind> = records.iter().map(|record| record.kind).collect();
@@ -132,26 +132,26 @@ fn a_foreground_job_that_ends_by_an_event_is_seen_idle() {
     let (compute, copies, event, done) = (0x100, 0x200, 0xe0, 0xf0);
     launch(session, kernel(7, compute));
     session.before_event_op(StreamOp::EventRecord, event, compute);
-    session.synced(Synced::Event(event));
+    session.synced(Synced::Event(event), 0);
     assert_eq!(idle(broker.records()), 1);
     // One launch was added after the event: it may still run.
     launch(session, kernel(7, compute));
     session.before_event_op(StreamOp::EventRecord, event, compute);
     launch(session, kernel(7, compute));
-    session.synced(Synced::Event(event));
+    session.synced(Synced::Event(event), 0);
     assert_eq!(idle(broker.records()), 0);
     // The job copies the result on a stream of its own, and awaits the copy's end.
     session.before_event_op(StreamOp::EventRecord, event, compute);
     session.before_event_op(StreamOp::EventWait, event, copies);
     session.before_stream_op(StreamOp::CopyToHost, 1000, copies);
     session.before_event_op(StreamOp::EventRecord, done, copies);
-    session.synced(Synced::Event(done));
+    session.synced(Synced::Event(done), 0);
     assert_eq!(idle(broker.records()), 1);
     // Another event in its place shows nothing.
     launch(session, kernel(7, compute));
     session.before_event_op(StreamOp::EventRecord, event, compute);
     session.active_streams.forget(event);
-    session.synced(Synced::Event(event));
+    session.synced(Synced::Event(event), 0);
     assert_eq!(idle(broker.records()), 0);
 }
 
@@ -196,22 +196,36 @@ fn a_foreground_jobs_wait_for_a_part_of_its_work_is_reported() {
 }
 
 #[test]
+fn a_wait_that_finds_the_work_done_is_reported_as_such() {
+    let (session, mut broker) = attached(Mode::Foreground);
+    let mut found = |since: u64| {
+        launch(session, kernel(7, 0x100));
+        session.synced(Synced::Stream(0x100), since);
+        let records = broker.records();
+        let idle = records.iter().rev().find(|record| record.kind == Kind::Idle);
+        idle.map(|record| record.a)
+    };
+    // Long ago, in the future, and not measured: only the second one counts as found.
+    assert_eq!([found(1), found(u64::MAX / 4), found(0)], [Some(0), Some(1), Some(0)]);
+}
+
+#[test]
 fn two_streams_are_idle_when_both_are() {
     let (session, mut broker) = attached(Mode::Foreground);
     let idle = |records: Vec<super::LaneRecord>| records.iter().filter(|record| record.kind == Kind::Idle).count();
     launch(session, kernel(7, 0x100));
     launch(session, kernel(7, 0x200));
-    session.synced(Synced::Stream(0x100));
+    session.synced(Synced::Stream(0x100), 0);
     assert_eq!(idle(broker.records()), 0);
-    session.synced(Synced::Stream(0x200));
+    session.synced(Synced::Stream(0x200), 0);
     assert_eq!(idle(broker.records()), 1);
     launch(session, kernel(7, 0x100));
     launch(session, kernel(7, 0x200));
-    session.synced(Synced::Context);
+    session.synced(Synced::Context, 0);
     assert_eq!(idle(broker.records()), 1);
     // The two names of the legacy default stream are one stream.
     launch(session, kernel(7, 0));
-    session.synced(Synced::Stream(1));
+    session.synced(Synced::Stream(1), 0);
     assert_eq!(idle(broker.records()), 1);
 }
 

@@ -38,10 +38,10 @@ fn every_identity_is_sampled_and_the_times_are_right() {
         }
         run(session, 11, 0xd000, 3_000);
         fake::catch_up();
-        session.synced(Synced::Context);
+        session.synced(Synced::Context, 0);
         played::pass(PAUSE_NS);
     }
-    session.synced(Synced::Context);
+    session.synced(Synced::Context, 0);
     let samples: Vec<_> = broker
         .records()
         .into_iter()
@@ -97,7 +97,7 @@ fn times_that_a_slow_host_hides_have_an_error_that_covers_them() {
         played::pass(HOST_NS);
         session.after_launch(step, 0xd050, 0);
         fake::catch_up();
-        session.synced(Synced::Context);
+        session.synced(Synced::Context, 0);
     }
     let records = broker.records();
     let of = |kind| records.iter().filter(move |record| record.kind == kind);
@@ -117,7 +117,7 @@ fn no_call_is_made_while_something_captures() {
     let calls = fake::calls();
     for hash in 1..100 {
         run(session, hash, 0xd100, 1_000);
-        session.synced(Synced::Context);
+        session.synced(Synced::Context, 0);
     }
     assert_eq!(fake::calls(), calls);
     assert_eq!(broker.records(), []);
@@ -131,7 +131,7 @@ fn a_context_that_ends_takes_its_events_along() {
     }
     session.context_ended(0);
     let calls = fake::calls();
-    session.synced(Synced::Context);
+    session.synced(Synced::Context, 0);
     assert_eq!(fake::calls(), calls, "nothing of the old context is asked");
     broker.records();
     fake::set_context(0xc1);
@@ -142,7 +142,7 @@ fn a_context_that_ends_takes_its_events_along() {
             run(session, hash, 0xd200, 50_000);
         }
         played::pass(300_000);
-        session.synced(Synced::Context);
+        session.synced(Synced::Context, 0);
     }
 }
 
@@ -168,7 +168,7 @@ fn every_launch_is_counted_once_alone_and_beside_others() {
             }
             run(session, 7 + step, 0xd600, 2_000);
             fake::catch_up();
-            session.synced(Synced::Context);
+            session.synced(Synced::Context, 0);
             if step % 9 == 0 {
                 session.tell_launches();
             }
@@ -225,7 +225,7 @@ fn a_job_that_serves_is_sampled_now_and_then() {
             run(session, 7, 0xd500, 20_000);
             launches += 1;
             fake::catch_up();
-            session.synced(Synced::Stream(0xd500));
+            session.synced(Synced::Stream(0xd500), 0);
             if launches % 100 == 0 {
                 seen.extend(samples(&mut broker));
             }
@@ -248,7 +248,7 @@ fn the_only_launch_of_a_job_that_serves_is_a_sample_at_its_wait() {
     broker.lane.orders.flags.store(flags::SAMPLE, Ordering::Release);
     run(session, 7, 0xd500, 60_000_000);
     fake::catch_up();
-    session.synced(Synced::Stream(0xd500));
+    session.synced(Synced::Stream(0xd500), 0);
     let records = broker.records().into_iter();
     let samples: Vec<_> = records.filter(|record| record.kind == Kind::Sample).collect();
     assert_eq!(samples.len(), 1);
@@ -271,7 +271,7 @@ fn a_kernel_that_waited_without_a_charge_is_sampled_next() {
         fake::work(20_000);
         session.after_launch(step, 0xd700, 0);
         fake::catch_up();
-        session.synced(Synced::Stream(0xd700));
+        session.synced(Synced::Stream(0xd700), 0);
     };
     // Samples are rare after a while.
     (0..5_000).for_each(|_| one(7));

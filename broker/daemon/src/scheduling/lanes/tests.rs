@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::clients::registry::NewEntry;
+use weft_protocol::lane::FOUND_IDLE;
 use weft_protocol::transport::map::SharedLane;
 
 fn watch() -> LaneWatch {
@@ -72,6 +73,9 @@ fn records_become_events_in_their_order() {
         [Observation::Sample(42, 100, None), Observation::Launches(42, 100)]
     );
     assert!(!drain(&mut watch, 21).0.expect("honest").news);
+    lane.become_idle(22 | FOUND_IDLE);
+    let (_, events, _) = drain(&mut watch, 23);
+    assert!(matches!(events[0].1, Event::FoundIdle(Client(1), 22)));
 }
 
 #[test]
