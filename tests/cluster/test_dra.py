@@ -320,7 +320,7 @@ def test_a_claim_that_cannot_be_prepared_is_one_line(cluster):
     replaced = {"metadata": {**good["metadata"], "uid": "0-1"}}
     escape = {"metadata": {**good["metadata"], "uid": "../../escape"}}
     expected = [
-        (bad, 'parameters of request gpu (FromClaim): priority is "urgent": write 0 (most'),
+        (bad, 'parameters of request gpu (FromClaim): priority: urgent is no priority: a whole'),
         (typo, '"slowdwn" is not a parameter: there are priority, slowdown'),
         (version, 'apiVersion is "": write weft.dev/v1alpha1'),
         (waiting, "it has no allocation"),

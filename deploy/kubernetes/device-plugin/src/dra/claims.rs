@@ -214,7 +214,7 @@ mod tests {
         let wrong = claim(json!([result("gpu", "gpu-a", "0")]), wrong);
         let said = format!("{:#}", requests(&wrong, "node-1", &gpus).unwrap_err());
         assert!(
-            said.starts_with("parameters of request gpu (FromClaim): priority is \"urgent\""),
+            said.starts_with("parameters of request gpu (FromClaim): priority: urgent is no priority"),
             "{said}"
         );
     }
