@@ -269,6 +269,15 @@ def test_a_claim_of_two_gpus_and_one_of_two_requests(cluster):
     assert gpus == {A}
 
 
+def test_variables_of_the_chart_are_those_of_claims_that_set_none(cluster):
+    cluster.more += ["--env", "WEFT_OUTCOME=off", "--env", "WEFT_PRIORITY=7"]
+    cluster.start()
+    cluster.has(A, B)
+    _, pairs = cluster.prepared(cluster.claim(spec(config=parameters(priority=0))))
+    (variables,) = pairs.values()
+    assert (variables["WEFT_OUTCOME"], variables["WEFT_PRIORITY"]) == ("off", "0")
+
+
 def test_calls_may_come_again_and_to_a_new_driver(cluster):
     cluster.start()
     cluster.has(A, B)

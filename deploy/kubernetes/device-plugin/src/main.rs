@@ -330,10 +330,14 @@ async fn serve_claims(args: DraArgs) -> Result<()> {
     let gpus: Vec<NodeGpu> = offered.iter().map(|one| one.gpu.clone()).collect();
     told(&gpus, args.watch.shares);
     let broker = watch_broker(&args.offer, &args.watch);
+    let mut settings = args.offer.settings(None, true);
+    // CDI sets a variable over the pod's own one, so only values of the chart and claims change it.
+    let outcome = settings.variables.entry("WEFT_OUTCOME".to_string());
+    outcome.or_insert_with(|| "on".to_string());
     let node = DraNode {
         name: args.node,
         gpus: offered,
-        settings: args.offer.settings(None, true),
+        settings,
         shares: args.watch.shares,
         cdi: args.cdi_dir,
         kubelet: args.kubelet_dir,
