@@ -2,8 +2,9 @@
 """Renders the chart as Helm does, and holds manifests against the schemas of Kubernetes.
 
   manifests.py < QUESTION      as JSON: "values" of the chart, or "files" or "texts"; "versions" of
-                               Kubernetes; "pods", "updates" of pods, and "writes" with their
-                               requests, which the first policy is to judge
+                               Kubernetes, and "cluster", the one that Helm meets; "pods", "updates"
+                               of pods, and "writes" with their requests, which the first policy is
+                               to judge; "several" values, each of which the chart takes or not
   manifests.py --plain         prints the chart with its defaults as one file
 
 Answers with JSON. Helm's own code renders; the schemas are those that Kubernetes publishes, strict:
@@ -12,7 +13,10 @@ after the operator's documentation. Played with the Python of the set `kubernete
 """
 
 import json
+import re
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import cel
@@ -57,9 +61,20 @@ def newer_than(document, version):
     return claims and int(version.split(".")[1]) < CLAIMS_MINOR
 
 
-def texts(values):
+def loaded(cluster=None):
+    """The chart. `cluster`: for this version of Kubernetes, which Helm would ask the cluster."""
+    if cluster is None:
+        return helm_python.Chart.load(str(CHART))
+    with tempfile.TemporaryDirectory() as folder:
+        copied = Path(shutil.copytree(CHART, Path(folder) / "weft"))
+        for file in copied.glob("templates/*.yaml"):
+            asked, version = ".Capabilities.KubeVersion.Version", f'"v{cluster}.2-eks-1"'
+            file.write_text(file.read_text().replace(asked, version))
+        return helm_python.Chart.load(str(copied))
+
+
+def texts(values, chart):
     """The manifests of the chart with these values, as Helm writes them."""
-    chart = helm_python.Chart.load(str(CHART))
     chart.validate_schema(values)
     made = chart.render(values, name="weft", namespace="weft-system")
     return [text for name, text in sorted(made.items()) if name.endswith(".yaml")]
@@ -85,8 +100,32 @@ HEAD = """# The chart with its defaults, for use without Helm: kubectl apply -f,
 
 def plain():
     """One file for clusters without Helm."""
-    parts = [NAMESPACE, *(text.strip() + "\n" for text in texts({}) if text.strip())]
+    parts = [NAMESPACE, *(text.strip() + "\n" for text in texts({}, loaded()) if text.strip())]
     return HEAD + "---\n".join(parts)
+
+
+# Functions that Kubernetes adds to the language.
+ADDED = {
+    "lowerAscii": lambda text: text.lower(),
+    "split": lambda text, at: text.split(at),
+    "find": lambda text, pattern: (re.search(pattern, text) or [""])[0],
+}
+
+
+def evaluated(expression, names):
+    context = cel.Context(variables=names)
+    for name, function in ADDED.items():
+        context.add_function(name, function)
+    return cel.evaluate(expression, context)
+
+
+def refusal(values, chart):
+    """The line by which Helm refuses values, or None."""
+    try:
+        texts(values, chart)
+    except helm_python.HelmError as why:
+        return str(why)
+    return None
 
 
 def verdict(policy, pod, before=None, request=None):
@@ -95,12 +134,12 @@ def verdict(policy, pod, before=None, request=None):
     found = {}
     names = {"object": pod, "oldObject": before, "request": request, "variables": found}
     for condition in policy["spec"].get("matchConditions", []):
-        if cel.evaluate(condition["expression"], names) is not True:
+        if evaluated(condition["expression"], names) is not True:
             return None
     for variable in policy["spec"]["variables"]:
-        found[variable["name"]] = cel.evaluate(variable["expression"], names)
+        found[variable["name"]] = evaluated(variable["expression"], names)
     for rule in policy["spec"]["validations"]:
-        if cel.evaluate(rule["expression"], names) is not True:
+        if evaluated(rule["expression"], names) is not True:
             return rule["message"]
     return None
 
@@ -109,7 +148,7 @@ def answer(question):
     documents = []
     try:
         if "values" in question:
-            documents += documents_of(texts(question["values"]))
+            documents += documents_of(texts(question["values"], loaded(question.get("cluster"))))
     except helm_python.HelmError as why:
         return {"refused": str(why)}
     documents += documents_of(Path(file).read_text() for file in question.get("files", []))
@@ -121,7 +160,9 @@ def answer(question):
     verdicts += [verdict(policies[0], one["object"], None, one["request"]) for one in question.get("writes", [])]
     linted = helm_python.lint(str(CHART)) if question.get("lint") else None
     told = {"documents": documents, "faults": found, "lint": linted, "verdicts": verdicts}
-    return {**told, "refused": None}
+    chart = loaded()
+    refusals = [refusal(values, chart) for values in question.get("several", [])]
+    return {**told, "refused": None, "refusals": refusals}
 
 
 if sys.argv[1:] == ["--plain"]:

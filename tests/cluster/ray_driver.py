@@ -96,6 +96,7 @@ def jobs(folder, cluster, nodes):
         {"priority": 10},
         {"priority": True},
         {"memory": "much"},
+        {"wait": 5, "no_wait": True},
         {"memry": "1GiB"},
         {"gpu": "any"},
         {"quiet": "yes"},
@@ -103,8 +104,7 @@ def jobs(folder, cluster, nodes):
     ]
     made = lambda one: refusal(lambda: task.options(runtime_env={"weft": one}).remote())  # noqa: E731
     told["refused"] = [made(one) for one in wrong]
-    # And at the node: a driver that did not import weft's module, and a value that only weft can
-    # judge.
+    # And at the node: a driver that did not import weft's module.
     ray.runtime_env.RuntimeEnv.__init__ = ray.runtime_env.RuntimeEnv.__init__.__wrapped__
     late = [{"priority": "urgent"}, {"memory": "12"}]
     failed = lambda one: refusal(  # noqa: E731

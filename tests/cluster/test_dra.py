@@ -269,6 +269,15 @@ def test_a_claim_of_two_gpus_and_one_of_two_requests(cluster):
     assert gpus == {A}
 
 
+def test_variables_of_the_chart_are_those_of_claims_that_set_none(cluster):
+    cluster.more += ["--env", "WEFT_OUTCOME=off", "--env", "WEFT_PRIORITY=7"]
+    cluster.start()
+    cluster.has(A, B)
+    _, pairs = cluster.prepared(cluster.claim(spec(config=parameters(priority=0))))
+    (variables,) = pairs.values()
+    assert (variables["WEFT_OUTCOME"], variables["WEFT_PRIORITY"]) == ("off", "0")
+
+
 def test_calls_may_come_again_and_to_a_new_driver(cluster):
     cluster.start()
     cluster.has(A, B)
@@ -320,7 +329,7 @@ def test_a_claim_that_cannot_be_prepared_is_one_line(cluster):
     replaced = {"metadata": {**good["metadata"], "uid": "0-1"}}
     escape = {"metadata": {**good["metadata"], "uid": "../../escape"}}
     expected = [
-        (bad, 'parameters of request gpu (FromClaim): priority is "urgent": write 0 (most'),
+        (bad, 'parameters of request gpu (FromClaim): priority: urgent is no priority: a whole'),
         (typo, '"slowdwn" is not a parameter: there are priority, slowdown'),
         (version, 'apiVersion is "": write weft.dev/v1alpha1'),
         (waiting, "it has no allocation"),

@@ -11,8 +11,10 @@ import copy
 import json
 import re
 import shutil
+import socket
 import subprocess
 import tomllib
+import urllib.request
 
 import pytest
 from fixtures import cluster_kubernetes
@@ -111,61 +113,202 @@ def test_a_fault_would_be_found():
     assert len(told["faults"]) == 2, told["faults"]
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"shares": 0},
-        {"shares": "four"},
-        {"share": 4},
-        {"resource": "gpu"},
-        {"gpus": ["0"]},
-        {"folders": {"weft": "opt"}},
-        {"broker": {"priorities": {"ann": "high"}}},
-        {"broker": {"priorities": {"1000": "urgent"}}},
-        {"policy": {"enabled": "yes"}},
-        {"broker": {"podLabels": "yes"}},
-        {"folders": {"containerLogs": "logs"}},
-        {"severalGpus": 2},
-        {"severalGpus": True, "shareMiB": 1024},
-        {"severalGpus": True, "cdi": {"enabled": True}},
-        {"podMonitor": {"enabled": True}},
-        {"podMonitor": {"interval": "fast"}},
-        {"podMonitor": {"labels": {"release": 1}}},
-        {"dashboard": {"enabled": "yes"}},
-        {"dashboard": {"labels": {"grafana_dashboard": 1}}},
-        {"broker": {"settings": {"polcy": "weft"}}},
-        {"broker": {"settings": {"policy": "wft"}}},
-        {"broker": {"settings": {"slowdown": "a lot"}}},
-        {"broker": {"settings": {"slowdown": 2}}},
-        {"broker": {"settings": {"max-swapped-out": -1}}},
-        {"broker": {"settings": {"metrics": "0.0.0.0:9"}}},
-    ],
-    ids=json.dumps,
-)
-def test_wrong_values_are_refused(values):
-    assert ask(values=values)["refused"], values
+def nested(path, value):
+    """Values of the chart, from a path with slashes: a user `*` or a variable may be a key."""
+    for name in reversed(path.split("/")):
+        value = {name: value}
+    return value
 
 
-def test_settings_of_the_chart_are_those_of_the_broker(folder):
-    """Each key of weft.toml, with the sample's value: no more and no fewer."""
+def refusals(rows):
+    """For each path and value of the chart, the line that refuses it, or None."""
+    return ask(several=[nested(path, value) for path, value, *_ in rows])["refusals"]
+
+
+# Wrong values. Kubernetes would refuse some of them, the broker and the plugin the others.
+WRONG = [
+    ("shares", 0),
+    ("shares", "four"),
+    ("share", 4),
+    ("folders", {"weft": "opt"}),
+    ("folders", {"weft": "/opt/../weft"}),
+    ("folders", {"weft": "/opt/we ft"}),
+    ("folders", {"weft": "/"}),
+    ("folders", {"state": "/run/weft"}),
+    ("folders", {"state": "/etc/weft"}),
+    ("folders", {"containerLogs": "logs"}),
+    ("folders", {"kubelet": "/" + "x" * 72}),
+    ("folders", {"kubelet": "/" + "x" * 71}),
+    ("policy/enabled", "yes"),
+    ("broker/podLabels", "yes"),
+    ("broker/metricsHost", "::"),
+    ("broker/settings/metrics", "0.0.0.0:9"),
+    ("broker/settings/trace", "/tmp/trace"),
+    ("severalGpus", 2),
+    ("", {"severalGpus": True, "shareMiB": 1024}),
+    ("", {"severalGpus": True, "cdi": {"enabled": True}}),
+    ("", {"shareMiB": 1024, "containerEnv": {"WEFT_MEMORY": "1GiB"}}),
+    ("containerEnv/WEFT_PRIORITY", 3),
+    ("dra/className", "a..b"),
+    ("podMonitor/enabled", True),
+    ("podMonitor/interval", "fast"),
+    ("podMonitor/labels", {"release": 1}),
+    ("podAnnotations", {"a b": "c"}),
+    ("podAnnotations", {"weft.dev/settings": "c"}),
+    ("dashboard/enabled", "yes"),
+    ("dashboard/labels", {"grafana_dashboard": 1}),
+]
+
+
+def test_wrong_values_are_refused():
+    rows = [(path, value) for path, value in WRONG if path]
+    wrong = [nested(*row) for row in rows] + [value for path, value in WRONG if not path]
+    for values, refused in zip(wrong, ask(several=wrong)["refusals"]):
+        assert refused, values
+
+
+# Keys of weft.toml as the chart has them below `broker`, and whether the broker takes the value.
+FIGURES = ("delay-bound", "longest-wait", "max-swapped-out", "swapped-out-limit", "switch-cost")
+SETTINGS = [
+    *[("settings/policy", value, value == "fikit") for value in ("fikit", "wft", 1)],
+    *[("settings/slowdown", value, True) for value in ("2%", "2.5 %", "0.02", 0.02, 0, "0", "100%")],
+    *[("settings/slowdown", value, False) for value in (1, "1", 1.5, "5", "200%", "100.5%", "-1%", "a lot")],
+    *[(f"settings/{name}", value, True) for name in FIGURES for value in (0, 500, 10**15)],
+    *[(f"settings/{name}", value, False) for name in FIGURES for value in (-1, 1.5, "500us", True)],
+    *[("settings/idle-exit", value, True) for value in (60, 0, "never")],
+    *[("settings/idle-exit", value, False) for value in ("60s", "later", -1, 1.5)],
+    *[("settings/checkpoint", value, value == "allow") for value in ("allow", "on", True)],
+    *[("settings/trace", value, value != "trace") for value in ("/var/lib/weft/trace", "trace")],
+    *[("settings/group", value, True) for value in (0, 1000, 4294967295)],
+    *[("settings/group", value, False) for value in (4294967296, -1, "no-such-group")],
+    *[("settings/log", value, value == "debug") for value in ("debug", "loud", 3)],
+    ("settings/polcy", "weft", False),
+    *[("priorities/1000", value, True) for value in ("high", "idle", 3, "3")],
+    *[("priorities/1000", value, False) for value in ("urgent", 10, -1)],
+    *[(f"priorities/{user}", "high", False) for user in ("4294967296", "-1", "no-such-user", "*")],
+    ("priorities/4200000000", "high", True),
+    *[("weights/1000", value, value == 3) for value in (3, 0, 101, 1.5, "much")],
+    *[(f"weights/{user}", 3, False) for user in ("4294967296", "no-such-user", "*")],
+    *[("jobs/*", value, value <= 4096) for value in (0, 4, 4096, 4097)],
+    *[("jobs/1000", value, False) for value in (-1, 1.5, "some")],
+    *[(f"jobs/{user}", 4, False) for user in ("4294967296", "no-such-user")],
+    *[("memory/*", value, True) for value in ("24GiB", "500MB", "1.5T", "0.5G", "512Mi")],
+    *[("memory/1000", value, False) for value in ("0GiB", "much", "12", "-1GiB", "2000TiB", 12)],
+    *[(f"memory/{user}", "24GiB", False) for user in ("4294967296", "no-such-user")],
+]
+
+
+def test_the_chart_refuses_what_the_broker_refuses(folder):
+    """Each key of the chart and of weft.toml's [broker], with right and wrong values."""
     text = (paths.ROOT / "deploy" / "weft.toml").read_text()
-    section = text.split("[broker]")[1].split("[broker.weights]")[0]
-    sample = tomllib.loads(re.sub(r"^# (?=[a-z-]+ = )", "", section.partition("\n")[2], flags=re.M))
+    sample = tomllib.loads(re.sub(r"^# (?=\S+ = )", "", text, flags=re.M))["broker"]
+    tables = {name for name, value in sample.items() if isinstance(value, dict)}
     schema = json.loads((paths.ROOT / "deploy/kubernetes/chart/values.schema.json").read_text())
-    known = schema["definitions"]["settings"]["properties"]
-    # The chart has a value of its own for metrics. A shared broker starts no daemon of MPS.
-    others = {"metrics", "mps"}
-    assert sample.keys() - known.keys() == others and not known.keys() - sample.keys()
-    sample = {key: value for key, value in sample.items() if key not in others}
-    for given in (sample, {"slowdown": 0.02}, {"slowdown": "2.5%"}, {"idle-exit": "never"}):
-        told = ask(values={"broker": {"settings": given}})
-        assert told["refused"] is None, told["refused"]
+    known = schema["definitions"]["settings"]["properties"].keys()
+    # The chart has values of its own for metrics. A shared broker starts no daemon of MPS.
+    assert sample.keys() - tables - known == {"metrics", "mps"} and not known - sample.keys()
+    assert tables <= schema["properties"]["broker"]["properties"].keys()
+    tried = {(path.split("/")[1 if path.startswith("settings/") else 0], good) for path, _, good in SETTINGS}
+    assert {(name, good) for name in known | tables for good in (True, False)} <= tried
+    rows = [(f"broker/{path}", value) for path, value, _ in SETTINGS]
+    for (path, value, good), refused in zip(SETTINGS, refusals(rows)):
+        section, _, key = path.partition("/")
         file = folder / "weft.toml"
-        file.write_text(settings(told["documents"]))
+        head = "[broker]" if section == "settings" else f"[broker.{section}]"
+        file.write_text(f"{head}\n{json.dumps(key)} = {json.dumps(value)}\n")
         variables = {"WEFT_CONFIG": str(file), "PATH": "/usr/bin:/bin"}
         words = [paths.WEFT, "config", "show", "--shared"]
         done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=BOUND)
-        assert done.returncode == 0, done.stderr
+        assert (done.returncode == 0) == good, (path, value, done.stderr)
+        assert (refused is None) == good, (path, value, refused)
+        # One line names the place.
+        if refused:
+            places = [line for line in refused.splitlines() if f"broker/{section}" in line]
+            assert len(places) == 1, refused
+
+
+def test_a_folder_is_as_short_as_the_brokers_socket_needs(folder):
+    wrong = folder / "weft.toml"
+    wrong.write_text("not toml")
+    long = lambda bytes_: f"{folder}/{'x' * (bytes_ - len(str(folder)) - 1)}"  # noqa: E731
+    for bytes_, good in [(91, True), (92, False)]:
+        (refused,) = refusals([("folders", {"socket": long(bytes_)})])
+        assert (refused is None) == good, refused
+        # A broker that ends at its settings has found the socket's place fit.
+        words = [paths.WEFT, "broker", "--shared", "--socket", f"{long(bytes_)}/broker.sock"]
+        environment = {**jobs.clean_environment(), "WEFT_CONFIG": str(wrong)}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=BOUND)
+        assert done.returncode == (2 if good else 1), done.stderr
+        assert ("at most 103 bytes" in done.stderr) != good, done.stderr
+
+
+# Options of the plugin with the chart's value, and whether the plugin takes it.
+ENV = {
+    "WEFT_PRIORITY": (("high", "3"), ("urgent", "10", "")),
+    "WEFT_SLOWDOWN": (("2%", "0.02"), ("1", "150%")),
+    "WEFT_AT_LEAST": (("30%", "0.3"), ("1", "101%")),
+    "WEFT_SLO": (("50ms", "1.5s", "0.5s", "1us", "3600s", "0.001ms"), ("0ms", "0.5us", "3601s", "50", "1h")),
+    "WEFT_MEMORY": (("12GiB", "12Gi", "8GiB:20GiB", "500MB"), ("0GiB", "much", "12", "2000T")),
+    "WEFT_EVICT_IDLE": (("10m", "90s", "2h", "5"), ("0s", "10 years", "")),
+    "WEFT_LONGEST_EVICTED": (("30m", "0.5s"), ("0", "soon")),
+    "WEFT_WAIT": (("60", "no"), ("soon", "1.5")),
+    "WEFT_DURATION": (("short",), ("brief",)),
+    "WEFT_BACKING": (("movable",), ("mobile",)),
+    "WEFT_QUEUE": (("off",), ("maybe",)),
+    "WEFT_OUTCOME": (("off",), ("maybe",)),
+    "WEFT_DEVICE_PRIORITIES": (("off",), ("1",)),
+    "WEFT_LOG": (("debug",), ("loud",)),
+    "WEFT_PROFILE": (("/profiles/resnet",), ("a\nb",)),
+    "OTHER": (("x", "", "a b"), ()),
+    "A B": ((), ("x",)),
+    "1A": ((), ("x",)),
+    "LD_PRELOAD": ((), ("/x.so",)),
+    "WEFT_SOCKET": ((), ("/x.sock",)),
+    "WEFT_AUTOSTART": ((), ("1",)),
+    "NVIDIA_VISIBLE_DEVICES": ((), ("all",)),
+    "CUDA_VISIBLE_DEVICES": ((), ("0",)),
+}
+FIELDS = ("priority", "slowdown", "slo", "profile", "backing", "outcome")
+
+
+def test_the_chart_refuses_what_the_plugin_refuses():
+    if not cluster_kubernetes.PLUGIN.exists():
+        pytest.skip("the device plugin is not built: scripts/cluster kubernetes --check builds it")
+    rows = []
+    for name, values in ENV.items():
+        for value, good in [(value, at == 0) for at in (0, 1) for value in values[at]]:
+            words = ["--env", f"{name}={value}"]
+            rows.append((f"containerEnv/{name}", value, good, words))
+            field = name.removeprefix("WEFT_").lower()
+            # A parameter has the rule of its variable, except that an empty one is wrong.
+            if field in FIELDS and value:
+                rows.append((f"dra/parameters/{field}", value, good, words))
+    uuid = GPU.removeprefix("GPU-")
+    rows += [("gpus", [value], good, ["--gpus", value]) for value, good in [(f"{GPU}=nvidia0", True), (GPU, True)]]
+    rows += [("gpus", [value], False, ["--gpus", value]) for value in ("0", f"GPU-{'-' * len(uuid)}", f"{GPU}=../sda")]
+    for value, good in [("weft.dev/gpu-share", True), ("gpu", False), ("nvidia.kubernetes.io/gpu", False)]:
+        rows.append(("resource", value, good, ["--resource", value]))
+    rows.append(("resource", f"{'a' * 64}/x", False, ["--resource", f"{'a' * 64}/x"]))
+    rows += [("shares", value, value <= 1024, ["--shares", str(value)]) for value in (1024, 1025)]
+    rows += [("shareMiB", value, value <= 1 << 30, ["--share-mib", str(value)]) for value in (1 << 30, 1 + (1 << 30))]
+    for (path, value, good, words), refused in zip(rows, refusals(rows)):
+        # Values are checked in order, and the last one is wrong.
+        words = [cluster_kubernetes.PLUGIN, "serve", *words, "--broker-period-ms", "0"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=BOUND)
+        line = done.stderr.splitlines()[0]
+        assert done.returncode == 2 and ("--broker-period-ms" in line) == good, (words, line)
+        assert (refused is None) == good, (path, value, refused)
+
+
+def test_what_a_cluster_is_too_old_for_is_one_line():
+    for version, values, said in [
+        ("1.33", {"dra": {"enabled": True}}, "dra.enabled needs Kubernetes 1.34"),
+        ("1.34", {"dra": {"enabled": True}}, None),
+        ("1.29", {"policy": {"enabled": True}}, "policy.enabled needs Kubernetes 1.30"),
+        ("1.30", {"policy": {"enabled": True}}, None),
+    ]:
+        refused = ask(values=values, cluster=version)["refused"]
+        assert refused is None if said is None else said in refused, (version, values, refused)
 
 
 def test_what_is_mounted_is_there_and_what_is_there_is_mounted():
@@ -200,6 +343,20 @@ def test_the_broker_takes_what_the_chart_gives_it(values, folder):
     helped = subprocess.run([paths.WEFT, "broker", "--help"], capture_output=True, text=True)
     for word in [*broker["command"], *broker["args"]]:
         assert not word.startswith("--") or word in helped.stdout, word
+
+
+def test_metrics_may_be_on_ipv6(scene):
+    values = {"broker": {"metricsPort": 9431, "metricsHost": "[::]"}}
+    args = container(ask(values=values)["documents"], "broker")["args"]
+    address = args[args.index("--metrics") + 1]
+    assert address == "[::]:9431"
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as free:
+        port = free.getsockname()[1]
+    scene.broker.arguments += ["--metrics", address.replace("9431", str(port))]
+    scene.broker.start()
+    for host in ("[::1]", "127.0.0.1"):
+        with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=BOUND) as page:
+            assert b"weft_" in page.read()
 
 
 def test_the_broker_learns_its_nodes_name_and_its_pods_names():
@@ -246,14 +403,14 @@ def test_the_plugin_takes_what_the_chart_gives_it(values):
     documents = ask(values=values)["documents"]
     for name in ("device-plugin", "install"):
         given = container(documents, name)
-        # It ends at the first wrong word; with `--help` last it prints the plan instead.
-        words = [*given["command"][1:], *given["args"]]
-        wrong = [*words, "--no-such-option"]
+        # It ends at the first wrong value, which is the last one.
+        wrong = ["--broker-period-ms", "0"] if name == "device-plugin" else ["--no-such-option"]
+        words = [*given["command"][1:], *given["args"], *wrong]
         run = {"capture_output": True, "text": True, "timeout": BOUND}
-        done = subprocess.run([cluster_kubernetes.PLUGIN, *wrong], **run)
+        done = subprocess.run([cluster_kubernetes.PLUGIN, *words], **run)
         assert done.returncode == 2, done
         (line, *_) = done.stderr.splitlines()
-        assert "'--no-such-option'" in line, line
+        assert f"'{wrong[0]}" in line, line
 
 
 # A container of the machine's own files, over which it writes elsewhere. Its mounts of CDI files
@@ -494,7 +651,15 @@ def test_the_images_containers_serve_a_job(node):
     assert broker.terminate(BOUND) == 0, broker.explain()
 
 
-def test_the_policy_refuses_what_weft_would_not_understand():
+PRIORITIES = ["low", "7", "9", "0", "High", " IDLE ", "007", "+3", "high\n"]
+PRIORITIES += ["urgent", "10", "highest", "-1", "3.5", "1 0", "+ 3", "hi"]
+AMOUNTS = ["12GiB", "1.5GB", "500MB", "12Gi", "12G", "12g", "1073741824", "1048576", "12b", "0.5T", "5.GiB", ".5 gib"]
+AMOUNTS += [" 12 GiB ", "+5GiB", "8GiB:20GiB", "8g:8GiB", "8GiB: 20GiB", "900T"]
+AMOUNTS += ["12", "1048575", "0", "0.5", "0GiB", "0.0TB", "much", "12 GiB of it", "-1GiB", "8GiB:", ":8GiB"]
+AMOUNTS += ["8GiB:4GiB", "8GB:7.9GB", "8GiB:20", "8GiB:20GiB:30GiB", "2000TiB", "12XB", "1e3GiB", "GiB", ".GiB", "0.5b"]
+
+
+def test_the_policy_refuses_what_weft_refuses():
     def pod(annotations=None, priority_class=None):
         spec = {"priorityClassName": priority_class} if priority_class else {}
         return {"metadata": {"annotations": annotations} if annotations else {}, "spec": spec}
@@ -502,12 +667,23 @@ def test_the_policy_refuses_what_weft_would_not_understand():
     def priority(text, priority_class=None):
         return pod({"weft.dev/priority": text}, priority_class)
 
-    fine = [pod(), pod({"other": "x"}), priority("low"), priority("7"), pod(None, "batch")]
-    fine += [priority("high", "serving"), priority("0", "serving")]
-    fine += [pod({"weft.dev/memory": text}) for text in ("12GiB", "1.5GB", "500MB")]
-    wrong = [priority("urgent"), priority("10"), priority("highest"), priority("high\n")]
-    wrong += [pod({"weft.dev/memory": text}) for text in ("12", "much", "12 GiB of it", "-1GiB")]
-    above = [priority("high"), priority("4"), priority("0", "batch")]
+    def memory(text):
+        return pod({"weft.dev/memory": text})
+
+    fine = [pod(), pod({"other": "x"}), pod(None, "batch"), priority("high", "serving"), priority("0", "serving")]
+    wrong = []
+    for variable, made, texts in [
+        ("WEFT_PRIORITY", lambda text: priority(text, "serving"), PRIORITIES),
+        ("WEFT_MEMORY", memory, AMOUNTS),
+    ]:
+        for text in texts:
+            told = subprocess.run(
+                [paths.WEFT, "run", "--check", f"--{variable.removeprefix('WEFT_').lower()}={text}", "true"],
+                env=jobs.clean_environment(), capture_output=True, timeout=BOUND,
+            )
+            (wrong if told.returncode else fine).append(made(text))
+    assert len(wrong) >= 20 and len(fine) >= 20
+    above = [priority(text) for text in ("high", "4", " HIGH", "+03")] + [priority("0", "batch")]
     told = ask(values=ALL, pods=[*fine, *wrong, *above])["verdicts"]
     assert told[: len(fine)] == [None] * len(fine), told
     for said in told[len(fine) : len(fine) + len(wrong)]:

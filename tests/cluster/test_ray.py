@@ -256,17 +256,84 @@ def test_what_the_runtime_env_says_besides_is_kept(told):
 
 
 def test_wrong_values_are_refused_where_they_are_submitted(told):
-    says = ["'urgent' is no priority", "10 is no priority", "True is no priority"]
-    says += ["'much' is not an amount", "did you mean memory?", "Ray chooses the GPU"]
-    says += ["neither True nor False", "is a dict"]
+    says = [f"invalid value '{wrong}' for '--priority" for wrong in ("urgent", "10", "True")]
+    says += ["much is not an amount", "cannot be used with '--no-wait'", "did you mean memory?"]
+    says += ["Ray chooses the GPU", "unexpected value 'yes' for '--quiet'", "is a dict"]
     assert len(told["refused"]) == len(says)
     for refused, expected in zip(told["refused"], says):
         kind, text = refused
         assert kind == "ValueError" and expected in text and "\n" not in text, refused
 
 
+# Options, and whether `weft run` takes them.
+OPTIONS = [
+    ({}, True),
+    ({"priority": "high", "memory": "8GiB:20GiB", "slowdown": "2%", "slo": "50ms", "name": "a b"}, True),
+    ({"priority": 7, "at_least": 0.3, "sm_share": "25%", "wait": 60, "duration": "short"}, True),
+    ({"backing": "movable", "evict_idle": "10m", "longest_evicted": "30m", "quiet": False}, True),
+    ({"evict_idle": "10m"}, True),
+    ({"memory": None, "no_wait": True, "profile": "resnet"}, True),
+    ({"slowdown": "150%"}, False),
+    ({"slowdown": 1}, False),
+    ({"slo": "0ms"}, False),
+    ({"slo": "1h"}, False),
+    ({"sm_share": "0%"}, False),
+    ({"sm_share": "101%"}, False),
+    ({"sm_share": "25"}, False),
+    ({"memory": 0}, False),
+    ({"memory": "12"}, False),
+    ({"memory": "8GiB:4GiB"}, False),
+    ({"at_least": "101%"}, False),
+    ({"wait": 1.5}, False),
+    ({"wait": 5, "no_wait": True}, False),
+    ({"evict_idle": "0s"}, False),
+    ({"evict_idle": "10m", "backing": "device"}, False),
+    ({"name": ""}, False),
+    ({"name": "x" * 65}, False),
+    ({"profile": "a b"}, False),
+    ({"priority": False}, False),
+]
+CHECKED = """
+import json, sys
+import weft_gpu.ray
+def line(options):
+    try:
+        weft_gpu.ray.runtime_env(**options)
+    except ValueError as why:
+        return str(why)
+print(json.dumps([line(options) for options in json.load(sys.stdin)]))
+"""
+
+
+def test_a_driver_refuses_what_the_command_refuses_in_its_words(folder):
+    if not paths.python("ray").exists():
+        pytest.skip("no Ray: scripts/setup ray")
+    place, socket = package(folder), folder / "broker.sock"
+    environment = {**jobs.clean_environment(), "WEFT_SOCKET": str(socket), "WEFT_OUTCOME": ""}
+    bounded = {"capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run(
+        [paths.python("ray"), "-c", CHECKED],
+        env={**environment, "PYTHONPATH": str(place)},
+        input=json.dumps([options for options, _ in OPTIONS]),
+        **bounded,
+    )
+    assert done.returncode == 0, done.stderr
+    for (options, is_good), line in zip(OPTIONS, json.loads(done.stdout)):
+        words = [paths.TARGET / "weft" / "weft", "run", "--check"]
+        for name, value in options.items():
+            option = f"--{name.replace('_', '-')}"
+            if value is not None and (value is not False or name == "priority"):
+                words.append(option if value is True else f"{option}={value}")
+        command = subprocess.run([*words, "--", "true"], env=environment, **bounded)
+        assert (command.returncode == 0) == is_good == (line is None), (options, command, line)
+        if line:
+            assert line == f'runtime_env["weft"]: {command.stderr.strip().removeprefix("weft: ")}'
+            assert "\n" not in line, line
+    assert not socket.exists(), "no broker was started"
+
+
 def test_wrong_values_are_refused_by_the_node_too(told):
-    says = ["'urgent' is no priority", "12 is 12 bytes: write 12GiB"]
+    says = ["invalid value 'urgent' for '--priority", "12 is 12 bytes: write 12GiB"]
     for refused, expected in zip(told["late"], says):
         kind, text = refused
         assert kind == "RuntimeEnvSetupError" and expected in text, refused

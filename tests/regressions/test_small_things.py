@@ -107,3 +107,17 @@ def test_a_time_of_nothing_is_no_idle_time(scene):
 def test_a_name_that_ends_as_the_files_do_is_refused_with_that(scene):
     done = weft(scene, "profile", "--name", "x.profile", "--", "true")
     assert done.returncode == 2 and "no .profile at the end" in done.stderr, done
+
+
+def test_a_job_prints_that_it_waits_before_it_prints_that_it_begins(scene):
+    """Jobs that each need most of the device: all but one wait, some for less than a ms."""
+    scene.device.settings["SIMGPU_MEMORY"] = "8GiB"
+    scene.broker.start()
+    crowd = [scene.job([sys.executable, "-c", BEGIN], more={"WEFT_MEMORY": "6GiB"}) for _ in range(8)]
+    waited = 0
+    for job in crowd:
+        scene.finish(job)
+        told = [line for line in job.stderr().splitlines() if "waits for device memory" in line or " begins after " in line]
+        waited += len(told) == 2
+        assert not told or "waits" in told[0], job.explain()
+    assert waited, [job.stderr() for job in crowd]

@@ -272,7 +272,8 @@ impl Outcome {
                 at_requests(requests)
             ));
         }
-        if let Some(won) = self.won {
+        // Without any time of its work, that it won is not known either.
+        if let (Some(won), Some(_)) = (self.won, self.gpu_ns) {
             let of_plain = match won.of_plain {
                 Some(part) => format!(", about {} of the maximum under plain sharing", percent(part)),
                 None => String::new(),
@@ -422,5 +423,10 @@ mod tests {
             line.contains("had at most 36.0 s of GPU time; won at most 36.0 s over"),
             "{line}"
         );
+        let untimed = Outcome {
+            gpu_ns: None,
+            ..bounded
+        };
+        assert!(!untimed.line().contains("won"), "{}", untimed.line());
     }
 }

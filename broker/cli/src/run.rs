@@ -107,6 +107,9 @@ pub struct RunArgs {
     /// default: as the broker has it (weft broker --mps)
     #[arg(long, value_name = "auto|on|off")]
     pub mps: Option<MpsMode>,
+    /// Check the options and end. Starts neither the job nor a broker
+    #[arg(long, hide = true)]
+    pub check: bool,
     /// Do not print on stderr, at the job's end, what weft did for it [env: WEFT_OUTCOME=off]
     #[arg(long, short)]
     pub quiet: bool,
@@ -125,6 +128,14 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
+    if args.check {
+        // The backing of a job elsewhere may come from its own variables and files.
+        let wrong = args.backing.and_then(|backing| not_movable(&args, Some(backing)));
+        return Ok(match wrong {
+            Some(option) => only_movable(option),
+            None => ExitCode::SUCCESS,
+        });
+    }
     if let Err(wrong) = said_well(&args) {
         eprintln!("weft: {wrong}");
         return Ok(ExitCode::from(2));
@@ -146,19 +157,11 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     let backing = args
         .backing
         .or_else(|| BackingOption::from_str(variable_or_default("WEFT_BACKING")?.trim(), false).ok());
+    if let Some(option) = not_movable(&args, backing) {
+        return Ok(only_movable(option));
+    }
     if backing != Some(BackingOption::Movable) {
-        for (option, given, variable) in [
-            ("--evict-idle", args.evict_idle.is_some(), "WEFT_EVICT_IDLE"),
-            (
-                "--longest-evicted",
-                args.longest_evicted.is_some(),
-                "WEFT_LONGEST_EVICTED",
-            ),
-        ] {
-            if given {
-                eprintln!("weft: {option} is for movable memory only: add --backing movable");
-                return Ok(ExitCode::from(2));
-            }
+        for variable in ["WEFT_EVICT_IDLE", "WEFT_LONGEST_EVICTED"] {
             // Other jobs of this shell, or of this file, may have movable memory.
             if std::env::var_os(variable).is_some_and(|value| !value.is_empty()) {
                 text::warn(format!(
@@ -243,6 +246,21 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     }
     let error = inherited::pass_on(&mut job).exec();
     Ok(not_started(program, &error))
+}
+
+/// The given option for movable memory, if the job's memory is not movable.
+fn not_movable(args: &RunArgs, backing: Option<BackingOption>) -> Option<&'static str> {
+    let given = [
+        ("--evict-idle", args.evict_idle),
+        ("--longest-evicted", args.longest_evicted),
+    ];
+    let found = given.into_iter().find(|(_, time)| time.is_some())?;
+    (backing != Some(BackingOption::Movable)).then_some(found.0)
+}
+
+fn only_movable(option: &str) -> ExitCode {
+    eprintln!("weft: {option} is for movable memory only: add --backing movable");
+    ExitCode::from(2)
 }
 
 /// Whether the job prints its outcome at its end; `None` leaves it to the variable.

@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Times as people write them.
+//! Times as people write them. Programs outside weft build this file too
+//! (`deploy/kubernetes/device-plugin`), so it uses only the standard library.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
+
+/// The shortest stretch that a job may ask for, ns.
+pub const LEAST_SLO_NS: u64 = 1_000;
+
+/// The longest stretch that a job may ask for, ns: an hour.
+pub const MOST_SLO_NS: u64 = 3_600 * 1_000_000_000;
 
 /// Parses a time: `10s`, `1.5s`, `500ms`, `2m`, `1h`; a number without a unit is seconds.
 pub fn parse(text: &str) -> Result<Duration, String> {
@@ -36,6 +43,34 @@ pub fn parse_some(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Nanoseconds of `50ms`, `1.5s` or `200us`; from 1 us to an hour.
+pub fn parse_slo(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text} is not a time: write 50ms, 1.5s or 200us, from 1us to 3600s");
+    let trimmed = text.trim();
+    let split = trimmed
+        .find(|letter: char| letter.is_ascii_alphabetic())
+        .unwrap_or(trimmed.len());
+    let (figure, unit) = trimmed.split_at_checked(split).ok_or_else(wrong)?;
+    let figure: f64 = figure.trim().parse().map_err(|_| wrong())?;
+    let factor = match unit {
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return Err(wrong()),
+    };
+    let ns = (figure * factor).round();
+    if !(LEAST_SLO_NS as f64..=MOST_SLO_NS as f64).contains(&ns) {
+        return Err(wrong());
+    }
+    Ok(ns as u64)
+}
+
+/// Text of a time that [`parse_slo`] parses to the same value.
+pub fn slo_text(slo: u64) -> String {
+    format!("{slo}ns")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +87,24 @@ mod tests {
         }
         assert_eq!(parse("0"), Ok(Duration::ZERO));
         assert!(parse_some("0").is_err() && parse_some("0.0ms").is_err() && parse_some("1ms").is_ok());
+    }
+
+    #[test]
+    fn people_write_times_with_a_unit() {
+        for (text, ns) in [
+            ("50ms", 50_000_000),
+            ("1.5s", 1_500_000_000),
+            (" 200 us ", 200_000),
+            ("1us", LEAST_SLO_NS),
+            ("3600s", MOST_SLO_NS),
+        ] {
+            assert_eq!(parse_slo(text), Ok(ns), "{text}");
+            assert_eq!(parse_slo(&slo_text(ns)), Ok(ns));
+        }
+        for wrong in [
+            "", "50", "ms", "0ms", "-5ms", "1ns", "3601s", "1h", "infs", "nans", "5 MS", "1e400s", "\u{e9}",
+        ] {
+            assert!(parse_slo(wrong).is_err(), "{wrong}");
+        }
     }
 }

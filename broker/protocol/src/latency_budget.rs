@@ -6,13 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::Ns;
-pub use super::slowdown::{SLOWDOWN_ONE_PPM, parse_slowdown, slowdown_text};
-
-/// The shortest stretch that a job may ask for.
-pub const LEAST_SLO_NS: Ns = 1_000;
-
-/// The longest stretch that a job may ask for: an hour.
-pub const MOST_SLO_NS: Ns = 3_600 * 1_000_000_000;
+pub use super::duration::{LEAST_SLO_NS, MOST_SLO_NS, parse_slo, slo_text};
+pub use super::slowdown::{SLOWDOWN_ONE_PPM, parse_at_least, parse_slowdown, slowdown_text};
 
 /// Latency that a foreground job may lose, and its part as a background job. The broker's settings
 /// replace fields that are not set.
@@ -62,63 +57,9 @@ pub fn part(slowdown: u32) -> f64 {
     f64::from(slowdown) / f64::from(SLOWDOWN_ONE_PPM)
 }
 
-/// Parts per million of `30%`, `0.3` or `0`; at most 100 %.
-pub fn parse_at_least(text: &str) -> Result<u32, String> {
-    parse_slowdown(text).map_err(|_| format!("{text} is no part of the GPU's time: write 30% or 0.3, from 0 to 100%"))
-}
-
-/// Nanoseconds of `50ms`, `1.5s` or `200us`; from 1 us to an hour.
-pub fn parse_slo(text: &str) -> Result<Ns, String> {
-    let wrong = || format!("{text} is not a time: write 50ms, 1.5s or 200us, from 1us to 3600s");
-    let trimmed = text.trim();
-    let split = trimmed
-        .find(|letter: char| letter.is_ascii_alphabetic())
-        .unwrap_or(trimmed.len());
-    let (figure, unit) = trimmed.split_at_checked(split).ok_or_else(wrong)?;
-    let figure: f64 = figure.trim().parse().map_err(|_| wrong())?;
-    let factor = match unit {
-        "ns" => 1.0,
-        "us" => 1e3,
-        "ms" => 1e6,
-        "s" => 1e9,
-        _ => return Err(wrong()),
-    };
-    let ns = (figure * factor).round();
-    if !(LEAST_SLO_NS as f64..=MOST_SLO_NS as f64).contains(&ns) {
-        return Err(wrong());
-    }
-    Ok(ns as Ns)
-}
-
-/// Text of a time that [`parse_slo`] parses to the same value.
-pub fn slo_text(slo: Ns) -> String {
-    format!("{slo}ns")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn people_write_times_with_a_unit() {
-        for (text, ns) in [
-            ("50ms", 50_000_000),
-            ("1.5s", 1_500_000_000),
-            (" 200 us ", 200_000),
-            ("1us", LEAST_SLO_NS),
-            ("3600s", MOST_SLO_NS),
-        ] {
-            assert_eq!(parse_slo(text), Ok(ns), "{text}");
-            assert_eq!(parse_slo(&slo_text(ns)), Ok(ns));
-        }
-        assert_eq!(parse_at_least("30%"), Ok(300_000));
-        assert!(parse_at_least("30").unwrap_err().contains("write 30%"));
-        for wrong in [
-            "", "50", "ms", "0ms", "-5ms", "1ns", "3601s", "1h", "infs", "nans", "5 MS", "1e400s", "\u{e9}",
-        ] {
-            assert!(parse_slo(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn what_a_client_makes_up_is_clamped_and_what_it_does_not_say_is_anothers() {

@@ -17,13 +17,21 @@ pub fn parse_slowdown(text: &str) -> Result<u32, String> {
     let figure: f64 = figure.parse().map_err(|_| wrong())?;
     // A plain 1 may well mean 1 %.
     if !hundredth && (1.0..=100.0).contains(&figure) {
-        return Err(format!("{trimmed} is {trimmed} times as slow: write {trimmed}%"));
+        return Err(match figure > 1.0 {
+            true => format!("{trimmed} without % is more than all of the job's time: write {trimmed}%"),
+            false => format!("{trimmed} may mean 1% or 100% of the job's time: write the one that you mean"),
+        });
     }
     let part = if hundredth { figure / 100.0 } else { figure };
     if !(0.0..=1.0).contains(&part) {
         return Err(wrong());
     }
     Ok((part * f64::from(SLOWDOWN_ONE_PPM)).round() as u32)
+}
+
+/// Parts per million of `30%`, `0.3` or `0`; at most 100 %.
+pub fn parse_at_least(text: &str) -> Result<u32, String> {
+    parse_slowdown(text).map_err(|_| format!("{text} is no part of the GPU's time: write 30% or 0.3, from 0 to 100%"))
 }
 
 /// Text of a slowdown that [`parse_slowdown`] parses to the same value.
@@ -54,6 +62,9 @@ mod tests {
         ] {
             assert!(parse_slowdown(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(parse_slowdown("5"), Err("5 is 5 times as slow: write 5%".to_string()));
+        assert!(parse_slowdown("5").unwrap_err().ends_with("job's time: write 5%"));
+        assert!(parse_slowdown("1").unwrap_err().contains("may mean 1% or 100%"));
+        assert_eq!(parse_at_least("30%"), Ok(300_000));
+        assert!(parse_at_least("30").unwrap_err().contains("write 30%"));
     }
 }

@@ -11,6 +11,7 @@ Importing the module changes nothing in this process. A running job cannot be pu
 
 import contextlib
 import ctypes
+import functools
 import html
 import json
 import os
@@ -43,6 +44,7 @@ _OPTIONS = (
     "priority profile slowdown slo at_least memory duration wait no_wait backing evict_idle "
     "longest_evicted gpu sm_share name quiet"
 )
+_SWITCHES = ("no_wait", "quiet")
 
 
 class WeftError(RuntimeError):
@@ -92,20 +94,31 @@ def env(**options):
     unknown = sorted(set(options) - set(_OPTIONS.split()))
     if unknown:
         raise TypeError(f"weft_gpu.env: unknown option {unknown[0]!r}; there are: {_OPTIONS}")
-    words = [str(program()), "run"]
-    for name, value in options.items():
-        option = "--" + name.replace("_", "-")
-        if value is True:
-            words.append(option)
-        elif value is not None and value is not False:
-            words.append(f"{option}={value}")
     # /usr/bin/env, since an interpreter may change the environment that it prints.
-    words += ["--", "/usr/bin/env", "-0"]
+    words = [str(program()), "run", *_words(options), "--", "/usr/bin/env", "-0"]
     given = (pair.partition("=") for pair in _output(words).split("\0") if pair)
     # `_` belongs to the shell: the program that it started last.
     return {
         name: value for name, _, value in given if name != "_" and os.environ.get(name) != value
     }
+
+
+def _words(options):
+    """Options of `weft run`."""
+    words = []
+    for name, value in options.items():
+        option = "--" + name.replace("_", "-")
+        if name in _SWITCHES and value is True:
+            words.append(option)
+        elif value is not None and not (name in _SWITCHES and value is False):
+            words.append(f"{option}={value}")
+    return words
+
+
+@functools.lru_cache(maxsize=256)
+def _check(*words):
+    """Raises WeftError with weft's line if `weft run` refuses these options. Starts no broker."""
+    _output([str(program()), "run", "--check", *words, "--", "true"])
 
 
 def _output(words, **variables):

@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 
-from . import _OPTIONS, WeftError, env, program
+from . import _OPTIONS, WeftError, _check, _words, env, program
 
 try:
     from ray._private import worker as _worker
@@ -34,35 +34,12 @@ _KEY = "weft"
 _PLUGINS = "RAY_RUNTIME_ENV_PLUGINS"
 # Written out: a class in a module that runs as a program has `__main__` as its module.
 _CLASS = "weft_gpu.ray.WeftPlugin"
-_PRIORITIES = ("high", "normal", "low", "idle")
 # Seconds that a node's broker stays without a job. The next job after that starts another.
 _IDLE_EXIT_S = 3600
 # Seconds that a broker may take to start on a busy machine.
 _START_BOUND_S = 30
 # The variables that list libraries. The values of Ray's user and of weft are joined.
 _LISTS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
-
-_AMOUNT = r"\d+(\.\d+)?\s*([KMGT]i?)?B?"
-_TIME = re.compile(r"\d+(\.\d+)?\s*(us|ms|s)")
-_SPAN = re.compile(r"\d+(\.\d+)?\s*(ms|s|m|min|h)?")
-_PART = re.compile(r"\d+(\.\d+)?\s*%?")
-_NUMBER = re.compile(r"\d+(\.\d+)?")
-
-# The form of a value, as a pattern and in words. The node's weft checks it again.
-_FORMS = {
-    "memory": (re.compile(f"{_AMOUNT}(:{_AMOUNT})?", re.IGNORECASE), 'an amount such as "12GiB", or "8GiB:20GiB"'),
-    "slowdown": (_PART, 'a part such as "2%"'),
-    "slo": (_TIME, 'a time such as "50ms"'),
-    "at_least": (re.compile(r"\d+(\.\d+)?\s*%|0(\.\d+)?"), 'a part such as "30%"'),
-    "sm_share": (_PART, 'a part such as "25%"'),
-    "wait": (_NUMBER, "seconds"),
-    "duration": (re.compile("short|medium|long"), '"short", "medium" or "long"'),
-    "backing": (re.compile("device|managed|auto|movable"), '"device", "managed", "auto" or "movable"'),
-    "evict_idle": (_SPAN, 'a time such as "10m"'),
-    "longest_evicted": (_SPAN, 'a time such as "30m"'),
-    "name": (re.compile(r"[^\n]{1,64}"), "1 to 64 characters"),
-    "profile": (re.compile(r"[^\n]+"), "a name or a file"),
-}
 
 
 def runtime_env(**options):
@@ -89,7 +66,7 @@ def _checked(options):
         raise ValueError(f'runtime_env["{_KEY}"] is a dict such as {{"priority": "high"}}')
     # Ray chooses the device.
     known = [name for name in _OPTIONS.split() if name != "gpu"]
-    for name, value in options.items():
+    for name in options:
         where = f'runtime_env["{_KEY}"]: {name}'
         if name == "gpu":
             raise ValueError(f"{where}: Ray chooses the GPU (num_gpus)")
@@ -97,21 +74,11 @@ def _checked(options):
             near = difflib.get_close_matches(str(name), known, 1)
             advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
             raise ValueError(f"{where}: no such option; {advice}")
-        if value is None:
-            continue
-        if name in ("quiet", "no_wait"):
-            if not isinstance(value, bool):
-                raise ValueError(f"{where}: {value!r} is neither True nor False")
-        elif name == "priority":
-            whole = str(value).isdecimal() and len(str(value)) == 1
-            if isinstance(value, bool) or not (whole or value in _PRIORITIES):
-                names = ", ".join(_PRIORITIES)
-                text = f"{value!r} is no priority: 0 (matters most) to 9, or a name: {names}"
-                raise ValueError(f"{where}: {text}")
-        else:
-            pattern, words = _FORMS[name]
-            if isinstance(value, bool) or not pattern.fullmatch(str(value).strip()):
-                raise ValueError(f"{where}: {value!r} is not {words}")
+    # weft's own rules, so that driver and node refuse a value in the same words.
+    try:
+        _check(*_words(options))
+    except WeftError as why:
+        raise ValueError(f'runtime_env["{_KEY}"]: {why}') from None
     return options
 
 

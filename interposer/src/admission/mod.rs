@@ -428,7 +428,9 @@ impl DeviceAdmission {
                     self.let_in.store(true, Ordering::Release);
                     if waits {
                         self.since.store(now, Ordering::Relaxed);
-                        report::always(&format!("begins after {} s", waited / 1_000_000_000));
+                        // The line that it waits may still be on its way.
+                        link.messages.hear(REASON_TIMEOUT);
+                        report::always(&format!("begins after {:.1} s", waited as f64 / 1e9));
                     }
                     return AdmissionAnswer::Begin;
                 }

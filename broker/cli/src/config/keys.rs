@@ -273,6 +273,7 @@ mod tests {
         "memory-of",
         "help",
         // These belong to one job.
+        "check",
         "profile",
         "memory",
         "no-wait",

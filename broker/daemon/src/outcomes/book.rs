@@ -534,8 +534,8 @@ impl OutcomeBook {
             (untold, Some(mean)) => Some(shared.saturating_add(untold.saturating_mul(mean))),
             (_, None) => None,
         };
-        // No launch takes no time: then none of its times is known.
-        let gpu_ns = gpu_ns.filter(|ns| launches > 0 && ns.saturating_add(sums.sum.uncounted as Ns) > 0);
+        // No work takes no time: then none of its times is known. A job may only fill and copy.
+        let gpu_ns = gpu_ns.filter(|ns| ns.saturating_add(sums.sum.uncounted as Ns) > 0);
         // Launches alone are as uncertain as the others.
         let brief = sums.sum.brief.saturating_mul(UNCERTAIN_NS);
         let errors = typical.unwrap_or_default();
@@ -709,6 +709,11 @@ mod tests {
         };
         let won = book.outcome(&held_little, None).won.expect("background");
         assert_eq!((won.plain_ns, won.of_plain), (2 * S + S / 2, Some(0.8)));
+        let only_copies = ClientStatus {
+            launches: 0,
+            ..status(2)
+        };
+        assert_eq!(book.outcome(&only_copies, None).gpu_ns, Some(2 * S));
         assert_eq!(first.launches_known, Some(0.9));
         assert_eq!((first.background_s, first.alone_s), (10.0, 0.0));
         assert_eq!(first.gpu_ns, Some(2 * S));

@@ -29,6 +29,15 @@ const CDI_VERSION: &str = "0.5.0";
 /// Device nodes that every CUDA job opens in addition to its GPU's own.
 const COMMON_NODES: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
 
+/// Variables whose values are those of the node or the container's GPUs.
+pub const OWN_VARIABLES: [&str; 5] = [
+    "LD_PRELOAD",
+    "WEFT_SOCKET",
+    "WEFT_AUTOSTART",
+    "NVIDIA_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+];
+
 /// How containers are put under weft.
 #[derive(Debug, Clone)]
 pub struct ContainerSettings {

@@ -22,3 +22,4 @@ pub mod install;
 pub mod registration;
 pub mod service;
 pub mod shares;
+pub mod weft;

@@ -15,12 +15,12 @@ use tokio::sync::{oneshot, watch};
 use weft_device_plugin::api_server::ApiServer;
 use weft_device_plugin::dra;
 use weft_device_plugin::dra::node::{DraNode, OfferedGpu};
-use weft_device_plugin::edits::ContainerSettings;
+use weft_device_plugin::edits::{self, ContainerSettings};
 use weft_device_plugin::gpus::{self, GpuSources, NodeGpu};
 use weft_device_plugin::health::BrokerProbe;
 use weft_device_plugin::registration::{self, RegistrationSettings};
 use weft_device_plugin::service::NodeOffer;
-use weft_device_plugin::{install, shares};
+use weft_device_plugin::{install, shares, weft};
 
 /// Time between two searches on a node without a GPU, s. A driver may be installed later.
 const SEARCH_PERIOD: Duration = Duration::from_secs(30);
@@ -192,6 +192,11 @@ fn variable(text: &str) -> Result<(String, String)> {
         .is_some_and(|one| one.is_ascii_alphabetic() || one == '_');
     let rest = letters.all(|one| one.is_ascii_alphanumeric() || one == '_');
     anyhow::ensure!(first && rest, "{name:?} is not a variable name");
+    anyhow::ensure!(
+        !edits::OWN_VARIABLES.contains(&name),
+        "{name} is set for each container"
+    );
+    weft::check(name, value).map_err(|why| anyhow::anyhow!("{name}: {why}"))?;
     Ok((name.to_string(), value.to_string()))
 }
 
@@ -279,6 +284,11 @@ fn told(offered: &[NodeGpu], shares: u32) {
 
 async fn serve_node(args: ServeArgs) -> Result<()> {
     let mut end = end()?;
+    let declared = args.offer.variables.iter().any(|(name, _)| name == "WEFT_MEMORY");
+    anyhow::ensure!(
+        args.share_mib.is_none() || !declared,
+        "--env WEFT_MEMORY: with --share-mib a container's shares set it"
+    );
     let sources = args.offer.sources();
     let Some(found) = search(async || gpus::find(&sources).await, &mut end).await else {
         return Ok(());
@@ -320,10 +330,14 @@ async fn serve_claims(args: DraArgs) -> Result<()> {
     let gpus: Vec<NodeGpu> = offered.iter().map(|one| one.gpu.clone()).collect();
     told(&gpus, args.watch.shares);
     let broker = watch_broker(&args.offer, &args.watch);
+    let mut settings = args.offer.settings(None, true);
+    // CDI sets a variable over the pod's own one, so only values of the chart and claims change it.
+    let outcome = settings.variables.entry("WEFT_OUTCOME".to_string());
+    outcome.or_insert_with(|| "on".to_string());
     let node = DraNode {
         name: args.node,
         gpus: offered,
-        settings: args.offer.settings(None, true),
+        settings,
         shares: args.watch.shares,
         cdi: args.cdi_dir,
         kubelet: args.kubelet_dir,
@@ -360,13 +374,18 @@ mod tests {
 
     #[test]
     fn a_wrong_option_is_one_line() {
-        let wrong: [&[&str]; 8] = [
+        let wrong: [&[&str]; 13] = [
             &["--shares", "0"],
             &["--shares", "1025"],
             &["--resource", "gpu"],
             &["--resource", "nvidia.kubernetes.io/gpu"],
             &["--gpus", "0"],
             &["--env", "=x"],
+            &["--env", "A B=x"],
+            &["--env", "LD_PRELOAD=/x.so"],
+            &["--env", "WEFT_SOCKET=/x"],
+            &["--env", "WEFT_PRIORITY=urgent"],
+            &["--env", "WEFT_SLOWDOWN=150%"],
             &["--socket", "broker.sock"],
             &["--weft-folder", "/opt:weft"],
         ];
@@ -375,6 +394,8 @@ mod tests {
             let said = PluginArgs::try_parse_from(all).unwrap_err().to_string();
             assert!(said.contains(words[1]), "{said}");
         }
-        PluginArgs::try_parse_from(["weft-device-plugin", "serve", "--env", "A="]).unwrap();
+        for good in ["A=", "WEFT_PRIORITY=high", "WEFT_MEMORY=8GiB:20GiB"] {
+            PluginArgs::try_parse_from(["weft-device-plugin", "serve", "--env", good]).unwrap();
+        }
     }
 }

@@ -84,8 +84,7 @@ fn base(request: &str) -> &str {
 /// so those of the claim count.
 fn variables(config: &Value, request: &str) -> Result<BTreeMap<String, String>> {
     let all = config.as_array().map_or(&[][..], Vec::as_slice);
-    // CDI sets a variable over the pod's own one, so this default can only be changed here.
-    let mut variables = BTreeMap::from([("WEFT_OUTCOME".to_string(), "on".to_string())]);
+    let mut variables = BTreeMap::new();
     for source in ["FromClass", "FromClaim"] {
         let mine = |one: &&Value| one["source"] == source && one["opaque"]["driver"] == DRIVER;
         for one in all.iter().filter(mine) {
@@ -184,7 +183,7 @@ mod tests {
         );
         assert_eq!(of(0, "WEFT_SLOWDOWN"), Some("1%"));
         assert_eq!(of(0, "WEFT_MEMORY"), Some("12288MiB"));
-        assert_eq!(of(0, "WEFT_OUTCOME"), Some("on"));
+        assert_eq!(of(0, "WEFT_OUTCOME"), None);
         assert_eq!(of(1, "WEFT_PRIORITY"), Some("7"));
         assert_eq!(of(1, "WEFT_OUTCOME"), Some("off"));
         assert_eq!(of(1, "WEFT_MEMORY"), None, "0 is not declared");
@@ -214,7 +213,7 @@ mod tests {
         let wrong = claim(json!([result("gpu", "gpu-a", "0")]), wrong);
         let said = format!("{:#}", requests(&wrong, "node-1", &gpus).unwrap_err());
         assert!(
-            said.starts_with("parameters of request gpu (FromClaim): priority is \"urgent\""),
+            said.starts_with("parameters of request gpu (FromClaim): priority: urgent is no priority"),
             "{said}"
         );
     }

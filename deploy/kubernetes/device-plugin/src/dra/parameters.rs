@@ -7,8 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
+
+use crate::weft;
 
 /// The version of the parameters.
 pub const API_VERSION: &str = "weft.dev/v1alpha1";
@@ -16,65 +18,15 @@ pub const API_VERSION: &str = "weft.dev/v1alpha1";
 /// The type of the parameters.
 pub const KIND: &str = "JobParameters";
 
-/// A field: the variable of the job that it sets, and its valid values.
-struct JobField {
-    name: &'static str,
-    variable: &'static str,
-    valid: fn(&str) -> bool,
-    values: &'static str,
-}
-
-const FIELDS: [JobField; 6] = [
-    JobField {
-        name: "priority",
-        variable: "WEFT_PRIORITY",
-        valid: |text| matches!(text.as_bytes(), [b'0'..=b'9']) || ["high", "normal", "low", "idle"].contains(&text),
-        values: "0 (most important) to 9, or high, normal, low, idle",
-    },
-    JobField {
-        name: "slowdown",
-        variable: "WEFT_SLOWDOWN",
-        valid: |text| match text.strip_suffix('%') {
-            Some(percent) => within(percent.trim_end(), 0.0, 100.0),
-            None => within(text, 0.0, 1.0),
-        },
-        values: "a part of the job's time, 0 to 100%, such as 2% or 0.02",
-    },
-    JobField {
-        name: "slo",
-        variable: "WEFT_SLO",
-        valid: |text| {
-            let time = |unit: &str, seconds: f64| Some((text.strip_suffix(unit)?, seconds));
-            let found = time("us", 1e-6).or_else(|| time("ms", 1e-3)).or_else(|| time("s", 1.0));
-            found.is_some_and(|(number, unit)| within(number, 1e-6 / unit, 3600.0 / unit))
-        },
-        values: "a time from 1us to 3600s, such as 50ms",
-    },
-    JobField {
-        name: "profile",
-        variable: "WEFT_PROFILE",
-        valid: |text| !text.is_empty() && !text.contains(char::is_control),
-        values: "the profile's name, or its file in the container",
-    },
-    JobField {
-        name: "backing",
-        variable: "WEFT_BACKING",
-        valid: |text| ["device", "managed", "auto", "movable"].contains(&text),
-        values: "device, managed, auto or movable",
-    },
-    JobField {
-        name: "outcome",
-        variable: "WEFT_OUTCOME",
-        valid: |text| ["on", "off"].contains(&text),
-        values: "on or off",
-    },
+/// The parameters, each with the variable of the job that it sets.
+const FIELDS: [(&str, &str); 6] = [
+    ("priority", "WEFT_PRIORITY"),
+    ("slowdown", "WEFT_SLOWDOWN"),
+    ("slo", "WEFT_SLO"),
+    ("profile", "WEFT_PROFILE"),
+    ("backing", "WEFT_BACKING"),
+    ("outcome", "WEFT_OUTCOME"),
 ];
-
-/// Whether the text is a plain number from `least` to `most`.
-fn within(text: &str, least: f64, most: f64) -> bool {
-    let plain = text.chars().all(|one| one.is_ascii_digit() || one == '.');
-    plain && text.parse().is_ok_and(|number: f64| (least..=most).contains(&number))
-}
 
 /// Variables of a job's container, from one object of parameters.
 pub fn variables(parameters: &Value) -> Result<BTreeMap<String, String>> {
@@ -88,8 +40,8 @@ pub fn variables(parameters: &Value) -> Result<BTreeMap<String, String>> {
         .iter()
         .filter(|(name, _)| !["apiVersion", "kind"].contains(&name.as_str()))
     {
-        let Some(field) = FIELDS.iter().find(|field| field.name == name) else {
-            let known = FIELDS.map(|field| field.name).join(", ");
+        let Some((_, variable)) = FIELDS.iter().find(|(field, _)| field == name) else {
+            let known = FIELDS.map(|(field, _)| field).join(", ");
             bail!("{name:?} is not a parameter: there are {known}");
         };
         let text = match value {
@@ -98,10 +50,10 @@ pub fn variables(parameters: &Value) -> Result<BTreeMap<String, String>> {
             // YAML reads on and off as booleans.
             Value::Bool(true) => "on".to_string(),
             Value::Bool(false) => "off".to_string(),
-            _ => String::new(),
+            _ => bail!("{name} is {value}: write one value"),
         };
-        ensure!((field.valid)(&text), "{name} is {value}: write {}", field.values);
-        variables.insert(field.variable.to_string(), text);
+        weft::check(variable, &text).map_err(|why| anyhow!("{name}: {why}"))?;
+        variables.insert(variable.to_string(), text);
     }
     Ok(variables)
 }
@@ -148,16 +100,18 @@ mod tests {
     fn a_wrong_field_is_one_line_that_names_it() {
         let wrong = [
             ("priority", json!(10), "to 9"),
-            ("priority", json!("urgent"), "high, normal"),
+            ("priority", json!("urgent"), "high (0)"),
             ("priority", json!(-1), "to 9"),
             ("slowdown", json!("101%"), "2%"),
-            ("slowdown", json!(1.5), "2%"),
+            ("slowdown", json!(1.5), "1.5%"),
+            ("slowdown", json!(1), "1% or 100%"),
             ("slowdown", json!("inf"), "2%"),
             ("slo", json!("50"), "50ms"),
             ("slo", json!("3601s"), "50ms"),
+            ("slo", json!("0ms"), "50ms"),
             ("profile", json!("a\nb"), "profile"),
             ("profile", json!(["a"]), "profile"),
-            ("outcome", json!("maybe"), "on or off"),
+            ("outcome", json!("maybe"), "on, off"),
             ("prioritty", json!(1), "there are priority, slowdown"),
             ("apiVersion", json!("weft.dev/v2"), "weft.dev/v1alpha1"),
             ("kind", json!("GpuConfig"), "JobParameters"),
