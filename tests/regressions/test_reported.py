@@ -99,7 +99,7 @@ def test_a_mistyped_socket_is_one_line_and_leaves_nothing(scene):
         made = weft_in(variables, "broker", "--background")
         assert made.returncode == 1 and "set WEFT_SOCKET to a" in made.stderr, made
     assert os.stat(f"{scene.folder}/other.sock").st_ino == inode
-    # The driver's names for the job, and the history of the broker that runs: it may be there already.
+    # The driver's names for the job. The history of the broker that runs may be there already.
     made = {name for name in os.listdir(scene.folder) if not name.startswith("lib-")}
     assert made - before <= {"other.sock", "state"}
     assert before <= made

@@ -328,6 +328,27 @@ def by_log(log, service, others):
     }
 
 
+def spans_by_log(log, service, times, training):
+    """As `by_log`, but of requests in the same spans as `by_clock`: the trainings are on another
+    device, whose time has another zero.
+    """
+    begin, end = min(one[0][0] for one in training), min(one[-1][0] for one in training)
+    # The last request of both is the same one.
+    both = list(zip(reversed(times), reversed(log.requests(service)), strict=False))[::-1]
+
+    def lengths(of, until):
+        return [done - sent for (before, after), (sent, done) in both if of <= before and after <= until]
+
+    alone, together = lengths(0, begin)[WARM:], lengths(begin + LEARNING_NS, end)
+    return {
+        "requests": len(together),
+        "alone_p50": statistics.median(alone),
+        "alone_p99": p99(alone),
+        "beside_p50": statistics.median(together),
+        "beside_p99": p99(together),
+    }
+
+
 def share(found, fits):
     return sum(map(fits, found)) / len(found)
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Results of README's own way of sharing a GPU: one case per length of the training's kernels.
 
-Each case runs in three conditions, one right after the other. In each of them the service first
+Each case runs in four conditions, one right after the other. In each of them the service first
 runs by itself, then the trainings join:
-    plain     without weft
-    readme    as in README: the service has a profile, the trainings have none
-    both      the trainings have a profile too
+    plain      without weft
+    elsewhere  without weft, and the trainings have another GPU: their load on the host is left
+    readme     as in README: the service has a profile, the trainings have none
+    both       the trainings have a profile too
 """
 
 import contextlib
@@ -21,7 +22,8 @@ from . import beside, told
 LENGTHS_US = (20, 40, 100, 200, 400, 1_000, 4_000)
 MODES = {"timeslice": "time-sliced", "mps": "MPS"}
 TRAININGS = {1: "one training", 2: "two trainings"}
-CONDITIONS = ("plain", "readme", "both")
+CONDITIONS = ("plain", "elsewhere", "readme", "both")
+WITHOUT_WEFT = ("plain", "elsewhere")
 
 # The aims: the service's p50 and p99 relative to alone, and the training's speed relative to its
 # speed when profiled.
@@ -78,33 +80,43 @@ def command(is_profiled):
 def measure(folder, case, condition, profiles, *, alone, together):
     """The figures of a case in a condition: `alone` seconds of the service, then `together`."""
     serve, train = beside.command("run", "serve.py"), command(condition == "both")
-    if condition == "plain":
+    if condition in WITHOUT_WEFT:
         serve, train = map(beside.without_weft, (serve, train))
     names = [f"training{at}" for at in range(case.trainings)]
     widths = {WIDTH: case.length_us * 1_000}
-    with beside.Play(folder, widths, mode=case.mode, profiles=profiles) as play:
+    with contextlib.ExitStack() as stack:
+
+        def device(folder):
+            return stack.enter_context(beside.Play(folder, widths, mode=case.mode, profiles=profiles))
+
+        play = other = device(folder)
+        if condition == "elsewhere":
+            other = device(folder / "elsewhere")
         service = play.start("service", serve)
         time.sleep(alone)
         for name in names:
-            play.begin(name, train, EVERY=case.every())
+            other.begin(name, train, EVERY=case.every())
         for name in names:
-            play.ready(name)
+            other.ready(name)
         time.sleep(together)
-        play.end(*names)
+        other.end(*names)
         play.end("service")
-        pids = {name: job.pid for name, job in play.jobs.items()}
-        outcomes = {} if condition == "plain" else play.outcomes(pids.values())
-        times = {name: play.times(name) for name in pids}
+        pids = [other.jobs[name].pid for name in names]
+        outcomes = {} if condition in WITHOUT_WEFT else play.outcomes([service.pid, *pids])
+        times, trainings = play.times("service"), [other.times(name) for name in names]
         log = play.log()
-    trainings = [times[name] for name in names]
     lost = (outcomes.get(service.pid) or {}).get("lost") or {}
-    others = [pids[name] for name in names]
-    return {
-        **beside.by_clock(times["service"], trainings),
+    figures = {
+        **beside.by_clock(times, trainings),
         "steps": sum(map(beside.steps_a_second, trainings)),
         "told_lost": lost.get("part"),
-        "lost_by_log": beside.lost_by_log(log, service.pid, others),
-        "log": beside.by_log(log, service.pid, others),
+    }
+    if condition == "elsewhere":
+        return {**figures, "log": beside.spans_by_log(log, service.pid, times, trainings)}
+    return {
+        **figures,
+        "lost_by_log": beside.lost_by_log(log, service.pid, pids),
+        "log": beside.by_log(log, service.pid, pids),
     }
 
 
@@ -154,13 +166,16 @@ def ratios(found, condition):
 
 def missed(found):
     """A line for each aim that README's way missed."""
-    of, mine = ratios(found, "readme"), found["readme"]
+    of, host, mine = ratios(found, "readme"), ratios(found, "elsewhere"), found["readme"]
     lines = []
     for prefix, by in (("", "its clock"), ("log_", "the device's log")):
         for name, aim in (("p50", P50), ("p99", P99)):
             ratio = of[prefix + name]
             if ratio > aim:
-                lines.append(f"the service's {name} by {by} is {ratio:.2f}x that of alone, aim {aim}x")
+                lines.append(
+                    f"the service's {name} by {by} is {ratio:.2f}x that of alone, aim {aim}x"
+                    f" ({host[prefix + name]:.2f}x if the training has another GPU)"
+                )
     if of["speed"] < SPEED:
         lines.append(f"the training has {of['speed']:.2f} of its speed when profiled, aim {SPEED}")
     lost = told.lost("history", mine["told_lost"], mine, mine["lost_by_log"])
