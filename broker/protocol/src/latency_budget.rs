@@ -64,12 +64,17 @@ pub fn part(slowdown: u32) -> f64 {
 
 /// Parts per million of `30%`, `0.3` or `0`; at most 100 %.
 pub fn parse_at_least(text: &str) -> Result<u32, String> {
-    parse_slowdown(text).map_err(|_| format!("{text} is no part of the GPU's time: write 30% or 0.3, from 0 to 100%"))
+    parse_slowdown(text).map_err(|_| format!("{text:?} is no part of the GPU's time: write 30% or 0.3, from 0 to 100%"))
+}
+
+/// Whether this value of `WEFT_AT_LEAST` asks for a part. The device must not hold such a job back.
+pub fn is_part(text: &str) -> bool {
+    parse_at_least(text).is_ok_and(|part| part > 0)
 }
 
 /// Nanoseconds of `50ms`, `1.5s` or `200us`; from 1 us to an hour.
 pub fn parse_slo(text: &str) -> Result<Ns, String> {
-    let wrong = || format!("{text} is not a time: write 50ms, 1.5s or 200us, from 1us to 3600s");
+    let wrong = || format!("{text:?} is not a time: write 50ms, 1.5s or 200us, from 1us to 3600s");
     let trimmed = text.trim();
     let split = trimmed
         .find(|letter: char| letter.is_ascii_alphabetic())
@@ -113,6 +118,8 @@ mod tests {
         }
         assert_eq!(parse_at_least("30%"), Ok(300_000));
         assert!(parse_at_least("30").unwrap_err().contains("write 30%"));
+        assert!(parse_at_least("").unwrap_err().starts_with("\"\" is no part"));
+        assert!(is_part("30%") && !is_part("0") && !is_part(""));
         for wrong in [
             "", "50", "ms", "0ms", "-5ms", "1ns", "3601s", "1h", "infs", "nans", "5 MS", "1e400s", "\u{e9}",
         ] {

@@ -8,7 +8,7 @@ pub const SLOWDOWN_ONE_PPM: u32 = 1_000_000;
 
 /// Parts per million of `2%`, `0.02` or `0`; at most 100 %.
 pub fn parse_slowdown(text: &str) -> Result<u32, String> {
-    let wrong = || format!("{text} is not a slowdown: write 2% or 0.02, from 0 to 100%");
+    let wrong = || format!("{text:?} is not a slowdown: write 2% or 0.02, from 0 to 100%");
     let trimmed = text.trim();
     let (figure, hundredth) = match trimmed.strip_suffix('%') {
         Some(figure) => (figure.trim_end(), true),
