@@ -52,6 +52,9 @@ pub struct Outcome {
     pub cost_requests: u64,
     /// Its gain as a background job; `None`: it was never a background job.
     pub won: Option<Won>,
+    /// Its part of the GPU's time as a background job; `None`: it was to have none.
+    #[serde(default)]
+    pub part: Option<GuaranteedPart>,
     /// Durations of the requests that it marked; `None`: it marked none.
     #[serde(default)]
     pub requests: Option<Requests>,
@@ -84,6 +87,58 @@ impl LatenessSum {
             true => "over 100 %".to_string(),
             false => percent(self.part.max(0.0)),
         }
+    }
+}
+
+/// A background job's part of the GPU's time, while it was to have one and had work, estimated. The
+/// rest of that time is shared out by its reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct GuaranteedPart {
+    /// Length of that time, seconds.
+    pub seconds: f64,
+    /// The part that it was to have at least.
+    pub wanted: f64,
+    /// The part that it had.
+    pub had: f64,
+    /// The part in which its work on the GPU waited behind other jobs'.
+    pub behind: f64,
+    /// The part in which weft held its launches and it had no work on the GPU.
+    pub held: f64,
+}
+
+impl GuaranteedPart {
+    /// Time that is enough to judge, seconds: the first second gives a job no part.
+    const ENOUGH_S: f64 = 10.0;
+
+    /// Ratio to the wanted part below which the part is missed.
+    const ENOUGH_RATIO: f64 = 0.85;
+
+    /// The part that it would have had at most if weft had held no launch.
+    pub fn could(&self) -> f64 {
+        (self.had / (1.0 - self.held).max(self.had)).min(1.0)
+    }
+
+    /// The reason why it had less than wanted; `None`: it had about that.
+    pub fn missed(&self) -> Option<String> {
+        let is_missed = self.had < self.wanted * Self::ENOUGH_RATIO;
+        let idle = (1.0 - self.had - self.behind - self.held).max(0.0);
+        let reason = match self.could() < self.wanted * Self::ENOUGH_RATIO {
+            false => format!(
+                "weft held its launches for {} of the time: the parts of all jobs may be too much together",
+                percent(self.held)
+            ),
+            true if self.behind > idle => format!(
+                "its work waited on the GPU behind other jobs' for {} of the time, so it could have {} at most; let it launch more between two waits, or use weft run --mps on",
+                percent(self.behind),
+                percent(self.could()),
+            ),
+            true => format!(
+                "it had no work for the GPU for {} of the time, so it could have {} at most",
+                percent(idle),
+                percent(self.could()),
+            ),
+        };
+        (is_missed && self.seconds >= Self::ENOUGH_S).then_some(reason)
     }
 }
 
@@ -184,6 +239,11 @@ pub enum WarningKind {
     NoMps,
     /// Launches passed the gate without credit: a more important background job has the gaps.
     Outranked,
+    /// A foreground job loses more than its slowdown allows: a background job has a part of the
+    /// GPU's time.
+    WantedLoss,
+    /// A background job has less than its part of the GPU's time.
+    PartMissed,
 }
 
 /// One reason why protection does not work.
@@ -262,6 +322,10 @@ impl Outcome {
             Some(gpu) => format!("had {gpu} of GPU time"),
             None => count(self.launches, "launch", "launches"),
         });
+        if let Some(part) = self.part {
+            let (had, wanted) = (percent(part.had), percent(part.wanted));
+            parts.push(format!("{had} of the GPU's time, and {wanted} was asked for"));
+        }
         // The loss at marked requests is the more complete one, so it has precedence.
         if let Some(lost) = self.lost_at_requests.or(self.lost) {
             let requests = self.lost_at_requests.map_or(0, |lost| lost.waits);

@@ -13,8 +13,8 @@ use weft_protocol::device_share::{
     ACTIVE_THREADS, BELOW_NORMAL, CLIENT_PRIORITY, FIRST_BELOW_NORMAL, SWITCH, SmLimit, SmOffer, begins_below_normal,
     parse_switch, sm_limit,
 };
-use weft_protocol::latency_budget::parse_at_least;
 use weft_protocol::priority;
+use weft_protocol::slowdown::is_part;
 
 /// Priority of a job whose variable is invalid, as in `libweft.so`.
 const PRIORITY_OF_A_MISTAKE: u8 = 9;
@@ -35,8 +35,9 @@ pub fn variables(
     current: &dyn Fn(&str) -> OsString,
 ) -> Vec<(&'static str, OsString)> {
     let mut set = Vec::new();
-    let part = at_least.or_else(|| parse_at_least(&current("WEFT_AT_LEAST").to_string_lossy()).ok());
-    let wanted = check(current).unwrap_or(true) && part.is_none_or(|part| part == 0);
+    let said = || is_part(&current("WEFT_AT_LEAST").to_string_lossy());
+    let has_part = at_least.map_or_else(said, |part| part > 0);
+    let wanted = check(current).unwrap_or(true) && !has_part;
     let below = begins_below_normal(priority.unwrap_or_else(|| asked(current)), most_important);
     if wanted && below && current(CLIENT_PRIORITY).is_empty() {
         set.push((CLIENT_PRIORITY, BELOW_NORMAL.into()));

@@ -311,10 +311,15 @@ pub fn role(client: &ClientStatus) -> String {
     }
 }
 
-/// Part of the GPU's time that a background job has at least, as text.
+/// Part of the GPU's time that a job has at least as a background job, as text.
 fn at_least(client: &ClientStatus) -> Option<String> {
-    let part = client.at_least.filter(|_| client.mode == "background")?;
-    Some(format!("is to have at least {} of the GPU's time", text::percent(part)))
+    let part = text::percent(client.at_least?);
+    let role = if client.mode == "background" {
+        ""
+    } else {
+        " as a background job"
+    };
+    Some(format!("is to have at least {part} of the GPU's time{role}"))
 }
 
 /// Part of its time that a foreground job may lose to background jobs.
@@ -705,6 +710,16 @@ mod tests {
             ..ClientStatus::default()
         };
         assert_eq!(may_lose(&measured).as_deref(), Some("2 % (measured: 0.5 %)"));
+        let part = |mode: &str| {
+            let job = ClientStatus {
+                mode: mode.to_string(),
+                at_least: Some(0.3),
+                ..ClientStatus::default()
+            };
+            details(&job, false).join("")
+        };
+        assert_eq!(part("background"), "is to have at least 30 % of the GPU's time");
+        assert!(part("alone").ends_with("30 % of the GPU's time as a background job"));
         let role_of = |mode: &str, waits_for_memory_s| {
             role(&ClientStatus {
                 mode: mode.to_string(),

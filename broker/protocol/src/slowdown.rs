@@ -8,7 +8,7 @@ pub const SLOWDOWN_ONE_PPM: u32 = 1_000_000;
 
 /// Parts per million of `2%`, `0.02` or `0`; at most 100 %.
 pub fn parse_slowdown(text: &str) -> Result<u32, String> {
-    let wrong = || format!("{text} is not a slowdown: write 2% or 0.02, from 0 to 100%");
+    let wrong = || format!("{text:?} is not a slowdown: write 2% or 0.02, from 0 to 100%");
     let trimmed = text.trim();
     let (figure, hundredth) = match trimmed.strip_suffix('%') {
         Some(figure) => (figure.trim_end(), true),
@@ -31,7 +31,12 @@ pub fn parse_slowdown(text: &str) -> Result<u32, String> {
 
 /// Parts per million of `30%`, `0.3` or `0`; at most 100 %.
 pub fn parse_at_least(text: &str) -> Result<u32, String> {
-    parse_slowdown(text).map_err(|_| format!("{text} is no part of the GPU's time: write 30% or 0.3, from 0 to 100%"))
+    parse_slowdown(text).map_err(|_| format!("{text:?} is no part of the GPU's time: write 30% or 0.3, from 0 to 100%"))
+}
+
+/// Whether this value of `WEFT_AT_LEAST` asks for a part. The device must not hold such a job back.
+pub fn is_part(text: &str) -> bool {
+    parse_at_least(text).is_ok_and(|part| part > 0)
 }
 
 /// Text of a slowdown that [`parse_slowdown`] parses to the same value.
@@ -66,5 +71,7 @@ mod tests {
         assert!(parse_slowdown("1").unwrap_err().contains("may mean 1% or 100%"));
         assert_eq!(parse_at_least("30%"), Ok(300_000));
         assert!(parse_at_least("30").unwrap_err().contains("write 30%"));
+        assert!(parse_at_least("").unwrap_err().starts_with("\"\" is no part"));
+        assert!(is_part("30%") && !is_part("0") && !is_part(""));
     }
 }

@@ -69,6 +69,8 @@ pub(super) struct ClientState {
     pub progress_at: Ns,
     /// When its work was last seen to end, or when it came to a device without any of its work.
     pub ended_at: Ns,
+    /// Time that its work was on the device or behind others' work there, ns.
+    pub occupied: Ns,
     /// Last sign of work of its own.
     pub active_at: Ns,
     /// When it starves without a gap, if the policy says so.
@@ -186,6 +188,7 @@ impl ClientState {
             granted_at: now,
             progress_at: now,
             ended_at: now,
+            occupied: 0,
             active_at: now,
             starves_at: Ns::MAX,
             served: 0,

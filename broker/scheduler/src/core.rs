@@ -351,6 +351,7 @@ impl Core {
             revoked: client.ledger.revoked(),
             left: client.ledger.left(),
             outstanding: client.ledger.outstanding(),
+            occupied: client.occupied,
             written_off: client.ledger.written_off(),
             starved: client.starved,
             stuck: client.stuck,
@@ -726,6 +727,8 @@ impl Core {
         };
         client.progress_at = now;
         if had_none || change.settled > 0 {
+            let began = if had_none { now } else { client.ended_at };
+            client.occupied = client.occupied.saturating_add(now.saturating_sub(began));
             client.ended_at = now;
         }
         if change.settled > 0 {

@@ -80,6 +80,8 @@ pub struct ClientView {
     pub left: i64,
     /// Used credit whose work was not seen to end, ns.
     pub outstanding: Ns,
+    /// Time that such work was there, ns.
+    pub occupied: Ns,
     /// Work written off, ns.
     pub written_off: Ns,
     /// Number of grants by the minimum share.

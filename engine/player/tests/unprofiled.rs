@@ -74,3 +74,39 @@ fn the_books_hold_when_a_charge_changes_during_a_wait() {
     let training = &snapshot.clients[1];
     assert_eq!(training.left, run.credit[1], "{training:?}");
 }
+
+/// Next to a busy service hardly a kernel of the job has the device for itself. A time may contain
+/// a switch.
+#[test]
+fn what_is_reported_next_to_a_busy_service_is_true() {
+    for (mode, think, length) in [
+        (Mode::Mps, 0, 50 * US),
+        (Mode::Mps, 0, 400 * US),
+        (Mode::Mps, 500 * US, 4 * MS),
+        (Mode::TimeSlice, 0, 50 * US),
+        (Mode::TimeSlice, 500 * US, 400 * US),
+        (Mode::TimeSlice, 500 * US, 4 * MS),
+    ] {
+        let batch = PlayedJob {
+            at_least: Some(0.3),
+            profile: ProfileSource::Absent,
+            ..job(&trace("training", (16, 512), 10, length, 0), 5)
+        };
+        let device = Settings {
+            mode,
+            ..Settings::default()
+        };
+        let control = LaunchControl::weft(Config::default(), &device, 1.0);
+        let service = job(&trace("service", (16, 512), 40, 50 * US, think), 0);
+        let setup = MachineSetup::new(device, control, vec![service, batch], 1);
+        let run = setup.play().expect("jobs that can be played");
+        let client = &run.snapshot.as_ref().expect("weft ran").clients[1];
+        let (tally, real) = (client.background, run.jobs[1].compute as f64);
+        let least = tally.gpu.saturating_sub(tally.at_most) as f64;
+        let most = tally.gpu.saturating_add(tally.uncounted) as f64;
+        let case = format!("{mode:?}, {} us: {real} ns, {tally:?}", length / US);
+        assert!(least < 1.3 * real && most > 0.9 * real, "{case}");
+        let long = tally.over_bound as f64 / client.launches as f64;
+        assert!(length > Config::default().delay_bound || long < 0.01, "{case}");
+    }
+}

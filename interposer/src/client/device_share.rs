@@ -10,7 +10,7 @@ use weft_protocol::device_share::{
     ACTIVE_THREADS, BELOW_NORMAL, CLIENT_PRIORITY, DEFAULT_PIPES, FIRST_BELOW_NORMAL, PIPES, SWITCH, SmLimit, SmOffer,
     SmShare, mps_server, parse_switch, sm_limit,
 };
-use weft_protocol::latency_budget::parse_at_least;
+use weft_protocol::slowdown::is_part;
 
 /// The environment's requests to the device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -42,8 +42,7 @@ impl DeviceShare {
         // Another client priority is the user's decision that the job is a normal client.
         let others = client_priority.as_deref().is_some_and(|said| said != BELOW_NORMAL);
         // The device would hold back a job that has a part of its time.
-        let part = variable("WEFT_AT_LEAST").and_then(|text| parse_at_least(&text).ok());
-        let has_part = part.is_some_and(|part| part > 0);
+        let has_part = variable("WEFT_AT_LEAST").is_some_and(|text| is_part(&text));
         let share = DeviceShare {
             below_normal: client_priority.as_deref() == Some(BELOW_NORMAL),
             lowers_streams: wanted && serves && !others && !has_part && priority >= FIRST_BELOW_NORMAL,

@@ -401,7 +401,7 @@ mod tests {
         );
         let expected = [
             "weft.toml:2: broker.polcy: no such key; did you mean policy?",
-            "weft.toml:3: broker.slowdown: 200% is not a slowdown",
+            "weft.toml:3: broker.slowdown: \"200%\" is not a slowdown",
             "weft.toml:4: broker.slo: no such key; it belongs under [run]",
             "weft.toml:6: runs: no such section; did you mean [run]?",
             "weft.toml:9: run.priority: a priority is a whole number from 0",

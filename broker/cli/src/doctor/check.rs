@@ -89,9 +89,10 @@ fn look(places: &Places, args: &CheckArgs) -> Result<(String, Vec<String>), Stri
     match rows.iter().find(|row| row.verdict == RowVerdict::Fail) {
         Some(row) => Err(format!("{}: {}; see weft doctor", row.what, row.found)),
         None => {
-            let outranked = status.warnings.iter();
-            let outranked = status::of_jobs(outranked.filter(|warning| warning.kind == WarningKind::Outranked));
-            let parts = [format!("{fine}, interception works")].into_iter().chain(outranked);
+            let asked = status.warnings.iter().filter(|warning| is_asked_for(warning));
+            let parts = [format!("{fine}, interception works")]
+                .into_iter()
+                .chain(status::of_jobs(asked));
             Ok((parts.collect::<Vec<_>>().join("; "), troubles(&status)))
         }
     }
@@ -123,8 +124,16 @@ fn is_harm(warning: &Warning) -> bool {
         | WarningKind::SamePriority
         | WarningKind::BackgroundNoProfile
         | WarningKind::Outranked
+        | WarningKind::WantedLoss
+        | WarningKind::PartMissed
         | WarningKind::NoMps => false,
     }
+}
+
+/// Whether it follows from the priorities or parts that the jobs asked for.
+fn is_asked_for(warning: &Warning) -> bool {
+    use WarningKind::{Outranked, PartMissed, WantedLoss};
+    matches!(warning.kind, Outranked | WantedLoss | PartMissed)
 }
 
 #[cfg(test)]
@@ -146,7 +155,11 @@ mod tests {
                 text: "train.py: 3 launches".to_string(),
             }],
         };
-        assert_eq!(troubles(&of(WarningKind::Outranked)), Vec::<String>::new());
+        for kind in [WarningKind::Outranked, WarningKind::WantedLoss, WarningKind::PartMissed] {
+            let status = of(kind);
+            assert_eq!(troubles(&status), Vec::<String>::new());
+            assert!(is_asked_for(&status.warnings[0]));
+        }
         assert_eq!(troubles(&of(WarningKind::ForcedLaunches)), ["train.py: 3 launches"]);
     }
 }

@@ -27,7 +27,7 @@ const LONGEST_NUMBER: usize = 21;
 const ROLES: [&str; 5] = ["alone", "foreground", "background", "free", "waits for memory"];
 
 /// All kinds of warnings, which always have a sample: an alert needs the 0.
-const KINDS: [WarningKind; 10] = [
+const KINDS: [WarningKind; 12] = [
     WarningKind::LongKernels,
     WarningKind::NoProfile,
     WarningKind::WrongProfile,
@@ -38,6 +38,8 @@ const KINDS: [WarningKind; 10] = [
     WarningKind::OverSlowdown,
     WarningKind::NoMps,
     WarningKind::Outranked,
+    WarningKind::WantedLoss,
+    WarningKind::PartMissed,
 ];
 
 /// Readers of a page, by the names that they may see.
@@ -197,6 +199,8 @@ fn kind_name(kind: WarningKind) -> &'static str {
         WarningKind::OverSlowdown => "over_slowdown",
         WarningKind::NoMps => "no_mps",
         WarningKind::Outranked => "outranked",
+        WarningKind::WantedLoss => "wanted_loss",
+        WarningKind::PartMissed => "part_missed",
     }
 }
 

@@ -34,7 +34,7 @@ use weft_protocol::lane::MarkedRequests;
 use weft_scheduler::ClientView;
 
 use super::carried::CarriedSums;
-use weft_api::outcome::{LatenessSum, Outcome, Won};
+use weft_api::outcome::{GuaranteedPart, LatenessSum, Outcome, Won};
 use weft_api::status::ClientStatus;
 
 /// Uncertain part of the time of a launch that is too short to be timed exactly, ns. The simulated
@@ -83,6 +83,11 @@ pub(super) struct ClientSums {
     cost: f64,
     cost_of: f64,
     plain: f64,
+    /// Its background time with a guaranteed part.
+    part: PartSums,
+    /// The time that its launches were held until the last snapshot, ns.
+    #[serde(skip)]
+    held: Ns,
     /// Whether foreground jobs on its device were judged meanwhile.
     company_judged: bool,
     /// Requests at which its cost was measured.
@@ -98,6 +103,40 @@ pub(super) struct ClientSums {
     at_requests: RequestLateness,
     /// The longest of all launches, ns, and the hash of its kernel.
     longest: (Ns, u64),
+}
+
+/// Background time in which a client was to have a part of the device's time and had work, ns, and
+/// parts of it.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct PartSums {
+    time: f64,
+    wanted: f64,
+    gpu: f64,
+    occupied: f64,
+    held: f64,
+}
+
+impl PartSums {
+    fn add(&mut self, more: PartSums) {
+        self.time += more.time;
+        self.wanted += more.wanted;
+        self.gpu += more.gpu;
+        self.occupied += more.occupied;
+        self.held += more.held;
+    }
+
+    fn outcome(self) -> Option<GuaranteedPart> {
+        let occupied = self.occupied.max(self.gpu).min(self.time);
+        let part = |of: f64| of / self.time;
+        (self.wanted > 0.0).then(|| GuaranteedPart {
+            seconds: self.time / 1e9,
+            wanted: part(self.wanted),
+            had: part(self.gpu),
+            behind: part((occupied - self.gpu).max(0.0)),
+            held: part(self.held.min(self.time - occupied)),
+        })
+    }
 }
 
 /// Figures of a client at earlier brokers.
@@ -161,6 +200,7 @@ impl ClientSums {
         self.cost += more.cost;
         self.cost_of += more.cost_of;
         self.plain += more.plain;
+        self.part.add(more.part);
         self.company_judged |= more.company_judged;
         self.cost_requests += more.cost_requests;
         self.at_requests.requests += more.at_requests.requests;
@@ -207,6 +247,7 @@ struct CoreFigures {
     waits: u64,
     stuck: u64,
     over_bound: u64,
+    occupied: Ns,
 }
 
 impl CoreFigures {
@@ -225,6 +266,7 @@ impl CoreFigures {
             waits: lateness.waits,
             stuck: view.stuck,
             over_bound: view.background.over_bound,
+            occupied: view.occupied,
         }
     }
 
@@ -254,6 +296,7 @@ impl CoreFigures {
             waits: since(self.waits, before.waits),
             stuck: since(self.stuck, before.stuck),
             over_bound: since(self.over_bound, before.over_bound),
+            occupied: since(self.occupied, before.occupied),
         }
     }
 
@@ -270,6 +313,7 @@ impl CoreFigures {
         self.waits += new.waits;
         self.stuck += new.stuck;
         self.over_bound += new.over_bound;
+        self.occupied += new.occupied;
     }
 }
 
@@ -284,6 +328,8 @@ pub(super) struct ClientLook<'a> {
     pub(super) view: &'a ClientView,
     /// Time at which it came to its device.
     pub(super) since: Ns,
+    /// Time that launches were held at its gate, ns.
+    pub(super) held: Ns,
     /// Requests that it marked.
     pub(super) marked: Option<MarkedLook>,
 }
@@ -375,7 +421,12 @@ impl OutcomeBook {
 
     /// Adds one client's figures. `grew`: a client attached to its device, so its mode is new.
     fn take(&mut self, of: &ClientLook<'_>, device: &str, now: Ns, (interval, grew): (Ns, bool)) -> IntervalPart {
-        let ClientLook { view, since, marked } = *of;
+        let ClientLook {
+            view,
+            since,
+            held,
+            marked,
+        } = *of;
         let is_new = !self.clients.contains_key(&view.client);
         let sums = self.clients.entry(view.client).or_default();
         // It may have been on another device, or on this one before its name was known.
@@ -400,6 +451,17 @@ impl OutcomeBook {
             sums.at_requests.late += felt.late;
             sums.at_requests.alone += felt.alone;
         }
+        let active = view.active || new.background_gpu > 0;
+        let held_now = self::since(held, std::mem::replace(&mut sums.held, held));
+        if let Some(part) = view.at_least.filter(|_| mode == "background" && active) {
+            sums.part.add(PartSums {
+                time: interval as f64,
+                wanted: part * interval as f64,
+                gpu: new.background_gpu as f64,
+                occupied: new.occupied as f64,
+                held: held_now as f64,
+            });
+        }
         match mode {
             "alone" => sums.alone += interval,
             "foreground" => sums.foreground += interval,
@@ -410,7 +472,7 @@ impl OutcomeBook {
             client: view.client,
             mode,
             length: interval,
-            active: view.active || new.background_gpu > 0,
+            active,
             gpu: match mode {
                 "background" => new.background_gpu,
                 _ => new.foreground_gpu,
@@ -595,6 +657,7 @@ impl OutcomeBook {
                         .then(|| (sums.sum.background_gpu as f64 / plain as f64).min(1.0)),
                 }
             }),
+            part: sums.part.outcome(),
             requests: status.requests,
             forced_launches: status.waits_expired,
             stuck_grants: sums.sum.stuck,
@@ -651,6 +714,7 @@ mod tests {
         let of = |view| ClientLook {
             view,
             since: if is_new(view) { since } else { 0 },
+            held: 0,
             marked: None,
         };
         let clients: Vec<ClientLook<'_>> = snapshot.clients.iter().map(of).collect();
@@ -772,6 +836,36 @@ mod tests {
     }
 
     #[test]
+    fn the_time_of_a_job_with_a_part_is_shared_out() {
+        let mut book = OutcomeBook::default();
+        let mut look = snapshot(1);
+        let mut add = |look: &Snapshot, at: u64| {
+            let of = |view| ClientLook {
+                view,
+                since: 0,
+                held: at * S / 10,
+                marked: None,
+            };
+            let clients: Vec<_> = look.clients.iter().map(of).collect();
+            book.look(at * S, "d", &clients);
+            book.outcome(&status(2), None).part
+        };
+        add(&look, 0);
+        had(&mut look, 1, S);
+        assert_eq!(add(&look, 2), None);
+        look.clients[1].at_least = Some(0.6);
+        (look.clients[1].background.gpu, look.clients[1].occupied) = (5 * S, 8 * S);
+        let part = add(&look, 12).expect("a part");
+        let figures = [part.seconds, part.wanted, part.had, part.behind, part.held];
+        assert_eq!(
+            figures.map(|figure| (figure * 100.0).round()),
+            [1_000.0, 60.0, 40.0, 40.0, 10.0]
+        );
+        let missed = part.missed().expect("it is");
+        assert!(missed.contains("so it could have 44.4 % at most"), "{missed}");
+    }
+
+    #[test]
     fn gpu_time_that_cannot_be_measured_has_bounds() {
         let mut book = OutcomeBook::default();
         let mut look = snapshot(1);
@@ -847,6 +941,7 @@ mod tests {
             let of = |view| ClientLook {
                 view,
                 since: 0,
+                held: 0,
                 marked: MarkedLook::of(times).filter(|_| view.client == 1),
             };
             let clients: Vec<ClientLook<'_>> = snapshot.clients.iter().map(of).collect();

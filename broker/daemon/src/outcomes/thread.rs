@@ -427,6 +427,7 @@ impl OutcomeThread {
             Some(ClientLook {
                 view,
                 since: watched.since,
+                held: watched.entry.tallies().gate_ns,
                 marked: MarkedLook::of(&entry.lane.requests).filter(|_| own.count() == 1),
             })
         });
@@ -457,9 +458,10 @@ impl OutcomeThread {
             let has_long = |of: &Watched| warning::has_long(&of.entry.status(), &self.book.long(client.client));
             client.mode == "background" && watched.is_some_and(has_long)
         });
-        let has_part = |client: &ClientView| client.mode == "background" && client.at_least.is_some();
-        let neighbours = match (clients.iter().any(|client| has_part(client)), long_beside) {
-            (true, _) => Neighbours::HavePart,
+        let background = clients.iter().filter(|client| client.mode == "background");
+        let taken: f64 = background.filter_map(|client| client.at_least).sum();
+        let neighbours = match (taken > 0.0, long_beside) {
+            (true, _) => Neighbours::HavePart(taken),
             (false, true) => Neighbours::HaveLongKernels,
             (false, false) => Neighbours::Usual,
         };
@@ -1011,6 +1013,7 @@ mod tests {
             let clients = clients.map(|view| ClientLook {
                 view,
                 since: self.thread.clients[&view.client].since,
+                held: 0,
                 marked: None,
             });
             let clients: Vec<ClientLook<'_>> = clients.collect();

@@ -116,14 +116,14 @@ pub(super) struct ClientFacts<'a> {
 }
 
 /// A known reason for which the background jobs of a device delay its foreground job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Neighbours {
     /// None.
     Usual,
     /// One has kernels longer than the delay bound.
     HaveLongKernels,
-    /// One has a part of the device's time.
-    HavePart,
+    /// They have this part of the device's time.
+    HavePart(f64),
 }
 
 impl ClientFacts<'_> {
@@ -140,8 +140,14 @@ impl ClientFacts<'_> {
         }
     }
 
-    fn is_far_over(&self, part: f64) -> bool {
-        part > self.allowed * FAR_OVER + SCATTER
+    /// Whether a loss is far over the allowed one, and, if `wanted`, over that which the background
+    /// jobs' parts of the device's time explain.
+    fn is_far_over(&self, part: f64, wanted: bool) -> bool {
+        let explained = match self.neighbours {
+            Neighbours::HavePart(taken) if wanted => taken / (1.0 - taken).max(f64::EPSILON),
+            _ => 0.0,
+        };
+        part > (self.allowed + explained) * FAR_OVER + SCATTER
     }
 
     fn has_no_profile(&self) -> bool {
@@ -151,10 +157,10 @@ impl ClientFacts<'_> {
     /// Remedy for a foreground job that lost `part` of its time.
     fn remedy(&self, part: f64, bounds: &WarningBounds) -> &'static str {
         match (self.switches, bounds.shared) {
-            _ if self.has_no_profile() => "give it a profile",
-            _ if self.neighbours == Neighbours::HavePart => {
+            _ if !self.is_far_over(part, true) => {
                 "a background job has a part of the GPU's time: give it less (weft set --at-least), or allow the loss (weft set --slowdown)"
             }
+            _ if self.has_no_profile() => "give it a profile",
             _ if self.neighbours == Neighbours::HaveLongKernels => {
                 "kernels of a background job are longer than the delay bound: use smaller batches there"
             }
@@ -217,7 +223,7 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
         .filter(|_| background && outcome.background_s >= ENOUGH_BACKGROUND_S);
     // A profile does not reduce the cost of switches between processes.
     let helps = facts.has_no_profile() && !facts.switches;
-    if let Some(cost) = cost.filter(|cost| helps && facts.is_far_over(cost.part)) {
+    if let Some(cost) = cost.filter(|cost| helps && facts.is_far_over(cost.part, true)) {
         let name = client
             .name
             .rsplit_once('.')
@@ -270,15 +276,29 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
         }
     }
     let lost = outcome.lost_at_requests.or(outcome.lost);
-    let lost = lost.filter(|lost| foreground && lost.waits >= ENOUGH_WAITS && facts.is_far_over(lost.part));
+    let lost = lost.filter(|lost| foreground && lost.waits >= ENOUGH_WAITS && facts.is_far_over(lost.part, false));
     if let Some(lost) = lost {
         say(
-            WarningKind::OverSlowdown,
+            match facts.is_far_over(lost.part, true) {
+                true => WarningKind::OverSlowdown,
+                false => WarningKind::WantedLoss,
+            },
             format!(
                 "background jobs slowed it down by {}, and {} is allowed; {}",
                 lost.part_text(),
                 percent(facts.allowed),
                 facts.remedy(lost.part, bounds),
+            ),
+        );
+    }
+    let part = outcome.part.filter(|_| background);
+    if let Some((part, why)) = part.and_then(|part| Some((part, part.missed()?))) {
+        say(
+            WarningKind::PartMissed,
+            format!(
+                "had {} of the GPU's time, and is to have at least {}: {why}",
+                percent(part.had),
+                percent(part.wanted),
             ),
         );
     }
@@ -380,7 +400,7 @@ mod tests {
     use weft_scheduler::{Client, Config, Core, Event};
 
     use super::*;
-    use weft_api::outcome::LatenessSum;
+    use weft_api::outcome::{GuaranteedPart, LatenessSum};
 
     const BOUNDS: WarningBounds = WarningBounds {
         shared: false,
@@ -680,6 +700,75 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_to_a_wanted_part_needs_no_profile_and_a_missed_part_has_its_reason() {
+        let part = |had, behind, held| GuaranteedPart {
+            seconds: 20.0,
+            wanted: 0.6,
+            had,
+            behind,
+            held,
+        };
+        let told = |mode: &str, loss, neighbours, part| {
+            let status = ClientStatus {
+                mode: mode.to_string(),
+                ..ClientStatus::default()
+            };
+            let outcome = Outcome {
+                foreground_s: 50.0,
+                background_s: 50.0,
+                lost: lost(loss, 1_000),
+                cost: lost(loss, 0),
+                part,
+                ..Outcome::default()
+            };
+            let facts = ClientFacts {
+                status: &status,
+                outcome: &outcome,
+                allowed: 0.01,
+                long: &NONE,
+                kernel: "gemm",
+                has_company: false,
+                switches: false,
+                neighbours,
+                holder: &GapHolder::default(),
+            };
+            let all = of_client(&facts, WarningSpan::Now, &BOUNDS);
+            all.into_iter().map(|one| (one.kind, one.text)).collect::<Vec<_>>()
+        };
+        // 0.6 / (1 - 0.6): one and a half times its time.
+        for (loss, kind) in [(1.5, WarningKind::WantedLoss), (4.0, WarningKind::OverSlowdown)] {
+            let told = told("foreground", loss, Neighbours::HavePart(0.6), None);
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert_eq!(told[0].0, kind);
+        }
+        assert_eq!(told("background", 1.5, Neighbours::HavePart(0.6), None), []);
+        let without = told("background", 1.5, Neighbours::Usual, None);
+        assert_eq!(without[0].0, WarningKind::BackgroundNoProfile);
+        for (part, words) in [
+            (part(0.55, 0.2, 0.2), None),
+            (
+                part(0.44, 0.5, 0.04),
+                Some("behind other jobs' for 50 % of the time, so it could have 45.8 % at most"),
+            ),
+            (
+                part(0.3, 0.1, 0.0),
+                Some("it had no work for the GPU for 60 % of the time, so it could have 30 % at most"),
+            ),
+            (
+                part(0.3, 0.1, 0.55),
+                Some("weft held its launches for 55 % of the time"),
+            ),
+        ] {
+            let told = told("background", 0.0, Neighbours::HavePart(0.6), Some(part));
+            assert_eq!(told.len(), usize::from(words.is_some()), "{told:?}");
+            for (kind, text) in told {
+                assert_eq!(kind, WarningKind::PartMissed);
+                assert!(words.is_some_and(|words| text.contains(words)), "{text}");
+            }
+        }
+    }
+
+    #[test]
     fn the_remedy_for_a_slow_service_fits_the_device_and_the_jobs() {
         let service = ClientStatus {
             mode: "foreground".to_string(),
@@ -730,7 +819,7 @@ mod tests {
                 false,
                 0.01,
                 0.5,
-                Neighbours::HavePart,
+                Neighbours::HavePart(0.3),
                 "or allow the loss (weft set --slowdown)",
             ),
             (true, false, 0.0, 0.02, Neighbours::Usual, "or pause them (weft pause)"),

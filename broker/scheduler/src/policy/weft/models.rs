@@ -13,7 +13,7 @@ use super::{
     lateness_account::LatenessAccount,
     stretch_model::StretchModel,
 };
-use crate::{policy::Observed, queue::ClientSlot, state::SchedulerState, tally::RoleTally};
+use crate::{Config, policy::Observed, queue::ClientSlot, state::SchedulerState, tally::RoleTally};
 
 /// Models of one job.
 #[derive(Debug, Clone, Default)]
@@ -34,8 +34,10 @@ pub(super) struct JobModels {
 
 impl JobModels {
     /// Counts a kernel's new launches, if its time is known.
-    fn count_launches(&mut self, kernel: u64, bound: Ns) {
-        if let Some(new) = self.times.new_launches(kernel, bound) {
+    fn count_launches(&mut self, kernel: u64, config: &Config) {
+        if let Some(new) = self.times.new_launches(kernel, config.delay_bound) {
+            // The device's switch to the job may be in its measured times.
+            let bound = config.delay_bound.saturating_add(config.switch_cost);
             self.tally.launched_often(kernel, (new.time, new.gpu), new.count, bound);
         }
     }
@@ -218,7 +220,7 @@ impl Models {
                 job.times.launched(kernel, cost, at, passed);
                 // A charge for an unknown kernel is not GPU time.
                 match job.times.counts(kernel, forecast.map(|forecast| forecast.middle)) {
-                    true => job.count_launches(kernel, state.config.delay_bound),
+                    true => job.count_launches(kernel, &state.config),
                     false => job.tally.launched(kernel, time, state.config.delay_bound),
                 }
                 if passed {
@@ -252,7 +254,7 @@ impl Models {
                     unknown: state.config.delay_bound,
                 };
                 if let Some(kernel) = job.times.ended(completed, &end) {
-                    job.count_launches(kernel, state.config.delay_bound);
+                    job.count_launches(kernel, &state.config);
                 }
             }
             Observed::Measured { slot, kernel, time, at } => {
@@ -264,7 +266,7 @@ impl Models {
                 if let Some(job) = self.jobs.get_mut(slot) {
                     let parts = (alone, undisturbed);
                     job.times.measured(kernel, time, at, parts, state.config.delay_bound);
-                    job.count_launches(kernel, state.config.delay_bound);
+                    job.count_launches(kernel, &state.config);
                 }
             }
             Observed::Bounded {
@@ -275,7 +277,7 @@ impl Models {
             } => {
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.times.took_between(kernel, bounds, at, state.config.delay_bound);
-                    job.count_launches(kernel, state.config.delay_bound);
+                    job.count_launches(kernel, &state.config);
                 }
             }
             Observed::WokenLate(late) => self.device.wake_took(late),
