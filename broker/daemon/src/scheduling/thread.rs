@@ -390,6 +390,7 @@ impl Scheduler {
                     }
                 }
             }
+            Notice::Evicted(client, evicted) => self.tell(now, Event::Evicted(Client(client), evicted)),
             Notice::Crowded(client, turn) => {
                 if let Some(lane) = self.lane(Client(client)) {
                     let entry = Arc::clone(lane.entry());
