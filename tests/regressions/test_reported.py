@@ -91,13 +91,14 @@ def test_a_mistyped_socket_is_one_line_and_leaves_nothing(scene):
     other.bind(f"{scene.folder}/other.sock")
     other.listen()
     inode = os.stat(f"{scene.folder}/other.sock").st_ino
-    for name in ("profiles", "", "new/", "x" * 104, "other.sock"):
+    for name in ("profiles", "", "new/", "x" * 104, "other.sock", "not/there/broker.sock"):
         variables = environment(scene, WEFT_SOCKET=f"{scene.folder}/{name}")
         done = weft_in(variables, "run", "--", "true")
         told = [line for line in done.stderr.splitlines() if "set WEFT_SOCKET to a" in line]
         assert done.returncode == 0 and len(told) == 1 and "runs without weft" in told[0], done
         made = weft_in(variables, "broker", "--background")
         assert made.returncode == 1 and "set WEFT_SOCKET to a" in made.stderr, made
+        assert made.stderr.count(str(scene.folder)) == 1, made
     assert os.stat(f"{scene.folder}/other.sock").st_ino == inode
     # The driver's names for the job. The history of the broker that runs may be there already.
     made = {name for name in os.listdir(scene.folder) if not name.startswith("lib-")}

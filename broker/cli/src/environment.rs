@@ -155,7 +155,7 @@ fn links(weft: &Path, places: &Places) -> Result<(PathBuf, Option<PathBuf>)> {
     };
     let own = home
         .prepare()
-        .with_context(|| format!("this user's directory {}", home.directory().display()))
+        .map_err(anyhow::Error::from)
         .and_then(|()| Ok(libraries::link_directory(weft, &home.directory())?));
     let why = match own {
         Ok(links) => return Ok((links, None)),

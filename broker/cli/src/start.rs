@@ -42,9 +42,7 @@ pub fn ensure(places: &Places, extra: &[String]) -> Result<()> {
             places.socket().display()
         );
     }
-    places
-        .prepare()
-        .with_context(|| format!("the broker's directory {}", places.directory().display()))?;
+    places.prepare()?;
     start(places, extra)?;
     // A mistyped path would else part this job from those of the broker that was meant.
     if std::env::var_os("WEFT_SOCKET").is_some_and(|said| !said.is_empty()) {

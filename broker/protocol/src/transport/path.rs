@@ -130,6 +130,14 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
+/// Whether a missing folder of a socket is made: only in a folder that exists, and not in the root
+/// folder. A mistyped path makes nothing there.
+pub fn may_make(folder: &Path) -> bool {
+    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
+    let parent = folder.parent().filter(|parent| parent.parent().is_some());
+    parent.is_some_and(Path::is_dir)
+}
+
 /// Whether only root can make folders here.
 fn is_roots(folder: &Path) -> bool {
     const ROOT: u32 = 0;
@@ -147,9 +155,12 @@ fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, TransportE
     if let Some(mode) = make
         && !folder.exists()
     {
-        let mut builder = fs::DirBuilder::new();
-        builder.recursive(true).mode(mode);
-        if let Err(why) = builder.create(folder)
+        if !may_make(folder) {
+            return refuse(
+                "there is no such folder for the broker's socket; make it, or set WEFT_SOCKET to a path in a folder of your own",
+            );
+        }
+        if let Err(why) = fs::DirBuilder::new().mode(mode).create(folder)
             && !folder.is_dir()
         {
             return refuse(&format!("cannot make the folder of the broker's socket: {why}"));
@@ -250,6 +261,20 @@ mod tests {
             check_shared_folder(&socket).expect_err("no socket");
         }
         assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 1);
+    }
+
+    #[test]
+    fn a_mistyped_path_makes_no_folders() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for socket in [
+            folder.path().join("a/b/broker.sock"),
+            "/no-such-folder/broker.sock".into(),
+        ] {
+            let error = check_folder(&socket, true).expect_err("no folder").to_string();
+            assert!(error.contains("no such folder"), "{error}");
+        }
+        assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 0);
+        assert!(!Path::new("/no-such-folder").exists());
     }
 
     #[test]
