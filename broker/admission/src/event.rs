@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::caps::UserCap;
 use super::need::{Device, DeviceId, Job, Need, User};
-use weft_protocol::amount::shown;
+use weft_protocol::amount::{apart, shown};
 
 /// A job's request for admission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,7 +116,7 @@ pub enum Never {
     /// Device memory.
     #[error(
         "it needs {} ({} of that for {}), and the largest device it may use has {}",
-        shown(*need), shown(*contexts), whose(*processes), shown(*memory)
+        apart([*need, *memory])[0], shown(*contexts), whose(*processes), apart([*need, *memory])[1]
     )]
     Device {
         /// Bytes needed.
@@ -129,7 +129,10 @@ pub enum Never {
         memory: u64,
     },
     /// Host memory.
-    #[error("it needs {} of host memory, and managed jobs may take {}", shown(*need), shown(*memory))]
+    #[error(
+        "it needs {} of host memory, and managed jobs may take {}",
+        apart([*need, *memory])[0], apart([*need, *memory])[1]
+    )]
     Host {
         /// Bytes needed.
         need: u64,
@@ -140,7 +143,10 @@ pub enum Never {
     #[error("moving the memory that it touches in a round would take longer than the allowed link time")]
     Link,
     /// An administrator's cap on its user's memory.
-    #[error("it needs {}, and its user may have {} of device memory at once (a cap of this broker)", shown(*need), shown(*most))]
+    #[error(
+        "it needs {}, and its user may have {} of device memory at once (a cap of this broker)",
+        apart([*need, *most])[0], apart([*need, *most])[1]
+    )]
     OverCap {
         /// Bytes needed.
         need: u64,
@@ -150,7 +156,7 @@ pub enum Never {
     /// The same, for a part of a job that runs on another device already.
     #[error(
         "it needs {} on a further device, and its user may have {} more, {} at once (a cap of this broker)",
-        shown(*need), shown(*left), shown(*most)
+        apart([*need, *left])[0], apart([*need, *left])[1], shown(*most)
     )]
     PartOverCap {
         /// Bytes needed.

@@ -42,11 +42,6 @@ pub fn brief(text: &str, bytes: usize) -> String {
     text[..cut].chars().map(plain).collect()
 }
 
-/// Bytes for people, in GiB.
-pub fn gib(bytes: u64) -> String {
-    format!("{:.2} GiB", bytes as f64 / f64::from(1u32 << 30))
-}
-
 /// Whether a terminal obeys this character instead of showing it.
 fn obeyed(c: char) -> bool {
     const LINE_ENDS: std::ops::RangeInclusive<char> = '\u{2028}'..='\u{202e}';

@@ -102,9 +102,32 @@ pub fn shown(bytes: u64) -> String {
     }
 }
 
+/// Texts of amounts that are compared: different amounts have different texts.
+pub fn apart<const N: usize>(amounts: [u64; N]) -> [String; N] {
+    let is_clear = |texts: &[String; N]| {
+        let pairs = amounts.iter().zip(texts);
+        pairs
+            .clone()
+            .all(|(one, text)| pairs.clone().all(|(other, same)| one == other || text != same))
+    };
+    let smaller = [("MiB", 20), ("KiB", 10), ("B", 0)].into_iter();
+    let smaller = smaller.map(|(unit, bits)| amounts.map(|bytes| format!("{} {unit}", bytes >> bits)));
+    let mut tries = std::iter::once(amounts.map(shown)).chain(smaller);
+    tries.find(is_clear).unwrap_or_else(|| amounts.map(shown))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{MemoryNeed, parse, shown};
+    use super::{MemoryNeed, apart, parse, shown};
+
+    #[test]
+    fn amounts_that_are_compared_differ_in_their_texts() {
+        assert_eq!(apart([3 << 30, 2 << 30]), ["3.00 GiB", "2.00 GiB"]);
+        assert_eq!(apart([(3 << 30) + (1 << 20), 3 << 30]), ["3073 MiB", "3072 MiB"]);
+        assert_eq!(apart([8 << 30, (8 << 30) - 1]), ["8388608 KiB", "8388607 KiB"]);
+        assert_eq!(apart([7, 7, 7 << 30]), ["7 B", "7 B", "7.00 GiB"]);
+        assert_eq!(apart([(1 << 30) + 1, 1 << 30]), ["1073741825 B", "1073741824 B"]);
+    }
 
     #[test]
     fn what_is_shown_has_three_figures() {

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use weft_admission::Backing;
-use weft_api::plain_text::gib;
+use weft_protocol::amount::{apart, shown};
 use weft_protocol::control::Wants;
 
 /// Host bytes left by the job's control groups, if its managed memory could exceed them: others may
@@ -19,16 +19,15 @@ pub fn cramped(wants: &Wants, peak: u64) -> Option<u64> {
 pub fn reason(left: u64) -> String {
     format!(
         "; with managed memory it would exceed its control group, which leaves {} of host memory",
-        gib(left)
+        shown(left)
     )
 }
 
 /// Warning to a job that asked for managed memory.
 pub fn warning(left: u64, peak: u64) -> String {
+    let [left, peak] = apart([left, peak]);
     format!(
-        "its control group leaves {} of host memory, its managed memory is {}: memory evicted from the device is charged to the group, and the kernel kills a job that exceeds it (raise Slurm's --mem, Kubernetes' limits.memory or memory.max)",
-        gib(left),
-        gib(peak)
+        "its control group leaves {left} of host memory, its managed memory is {peak}: memory evicted from the device is charged to the group, and the kernel kills a job that exceeds it (raise Slurm's --mem, Kubernetes' limits.memory or memory.max)"
     )
 }
 
@@ -36,7 +35,7 @@ pub fn warning(left: u64, peak: u64) -> String {
 pub fn did_not_fit(bytes: u64) -> String {
     format!(
         "{} of device memory are not free: begins at once with managed memory (--backing auto; --backing device waits for device memory)",
-        gib(bytes)
+        shown(bytes)
     )
 }
 

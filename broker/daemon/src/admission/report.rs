@@ -14,10 +14,10 @@ use crate::base::clock;
 use crate::base::options::Rights;
 use weft_admission::{Admission, AdmissionPolicy, CapLack, DeviceId, DurationClass, Job, Lack};
 use weft_api::job_name;
-use weft_api::plain_text::gib;
 use weft_api::queue::{CapRow, DeviceRow, Queue, RunningRow, WaitingRow, WeightRow};
 use weft_api::status::SCHEMA;
 use weft_protocol::Ns;
+use weft_protocol::amount::apart;
 
 /// State from which the answer is made.
 #[derive(Debug)]
@@ -100,17 +100,15 @@ impl QueueReport<'_> {
                 _ if row.suspended => "is suspended: other jobs go first until it continues".to_string(),
                 (_, _, Some(capped)) => at_cap(capped, row.needs),
                 (Some(Lack::Device), ..) => {
-                    format!("needs {} of device memory, {} are free", gib(row.needs), gib(row.free))
+                    let [needs, free] = apart([row.needs, row.free]);
+                    format!("needs {needs} of device memory, {free} are free")
                 }
                 (Some(Lack::Host), ..) => "there is too little host memory for another managed job".to_string(),
                 (Some(Lack::Link), ..) => "moving one more managed job between turns would take too long".to_string(),
                 (None, Some(job), _) => {
                     let (_, pid, ..) = about(job);
-                    format!(
-                        "needs {}; {} are free but kept for process {pid}, whose turn it is",
-                        gib(row.needs),
-                        gib(row.free)
-                    )
+                    let [needs, free] = apart([row.needs, row.free]);
+                    format!("needs {needs}; {free} are free but kept for process {pid}, whose turn it is")
                 }
                 (None, None, _) => "its turn has not come".to_string(),
             };
@@ -164,15 +162,18 @@ impl QueueReport<'_> {
 /// Reason for the wait of a job whose user is at a cap.
 fn at_cap(cap: CapLack, needs: u64) -> String {
     match cap {
-        CapLack::Limit(limit) => format!("needs {}, and its limit is {}", gib(needs), gib(limit)),
+        CapLack::Limit(limit) => {
+            let [needs, limit] = apart([needs, limit]);
+            format!("needs {needs}, and its limit is {limit}")
+        }
         CapLack::Jobs(1) => "its user runs 1 job and may run no more at once (a cap of this broker)".to_string(),
         CapLack::Jobs(jobs) => format!("its user runs {jobs} jobs and may run no more at once (a cap of this broker)"),
-        CapLack::Memory { has, most } => format!(
-            "needs {}, and its user's jobs have {} of the {} that they may have at once (a cap of this broker)",
-            gib(needs),
-            gib(has),
-            gib(most)
-        ),
+        CapLack::Memory { has, most } => {
+            let [needs, has, most] = apart([needs, has, most]);
+            format!(
+                "needs {needs}, and its user's jobs have {has} of the {most} that they may have at once (a cap of this broker)"
+            )
+        }
     }
 }
 
