@@ -487,6 +487,17 @@ def test_a_job_whose_work_does_not_end_runs_on(scene, keeper):
     right(scene, job)
 
 
+def test_a_job_whose_last_block_goes_while_it_is_to_leave_runs_on(scene, keeper):
+    scene.broker.start()
+    job = keeper("leaves", 8, "leaves", more={"WEFT_BACKING": "movable"})
+    assert jobs.wait_until(lambda: state(scene, job) == "device", BOUND), scene.row(job)
+    moves.order(scene.broker.socket, scene.row(job)["client"], True)
+    # Long enough for the mover to have closed the gate.
+    time.sleep(0.5)
+    assert scene.row(job)["eviction"]["answered"] == 0, scene.row(job)
+    right(scene, job)
+
+
 def test_a_job_that_is_killed_while_it_is_away_leaves_nothing(scene, movable):
     job = movable("killed", 150, WEFT_MEMORY="160MiB")
     done(scene, "pause", "--evict", job.pid)

@@ -552,6 +552,10 @@ impl MemoryMover {
                 return self.take_off(at);
             }
             kept::give_all_back();
+            // The calls that have just ended freed all of it.
+            if blocks::place().is_none() {
+                return Err(Obstacle::NothingMovable);
+            }
             if !blocks::copy_out(|| !idle || gate::called().is_none()).map_err(refused)? {
                 return Err(busy());
             }

@@ -1,5 +1,5 @@
 // Movable memory is counted, freed and ended as plain memory. For a job with a figure.
-//   movable_kept counted | ipc | stays ready running | two ready running | holds MIB ready running | spins MIB ready running
+//   movable_kept counted | ipc | stays ready running | two ready running | holds MIB ready running | spins|leaves MIB ready running
 #include "memory_driver.h"
 #include <sys/wait.h>
 
@@ -143,6 +143,36 @@ static void spins(const char *ready, char *running, const char *lives) {
     while (lives && access(lives, F_OK) == 0) usleep(1000);
 }
 
+static volatile uint32_t *work;
+
+// Ends the work when the file `running` is gone.
+static void *ends(void *running) {
+    while (access(running, F_OK) == 0) usleep(1000);
+    *work = 1;
+    return 0;
+}
+
+// Ends its context, which takes until the file `running` is gone, and takes memory in another one.
+static ptr ends_context(const char *ready, char *running) {
+    ptr word_there, memory;
+    void *word;
+    uint64_t limit = 60000000000ull;
+    pthread_t thread;
+    OK(cuMemHostAlloc(&word, 4096, 2));
+    OK(cuMemHostGetDevicePointer_v2(&word_there, word, 0));
+    work = word;
+    *work = 0;
+    void *arguments[] = {&word_there, &limit};
+    OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, 0));
+    MUST(!pthread_create(&thread, 0, ends, running));
+    fclose(fopen(ready, "w"));
+    OK(cuCtxDestroy_v2(context));
+    MUST(!pthread_join(thread, 0));
+    make();
+    OK(cuMemAlloc_v2(&memory, 4 * MIB));
+    return memory;
+}
+
 int main(int count, char **arguments) {
     ptr memory;
     char handle_of[64];
@@ -168,6 +198,7 @@ int main(int count, char **arguments) {
         make();
         OK(cuMemAlloc_v2(&memory, strtoull(arguments[2], 0, 10) * MIB));
         if (!strcmp(arguments[1], "spins")) spins(arguments[3], arguments[4], arguments[5]);
+        else if (!strcmp(arguments[1], "leaves")) memory = ends_context(arguments[3], arguments[4]);
         else stand(arguments[3], arguments[4]);
         OK(cuMemFree_v2(memory));
     }
