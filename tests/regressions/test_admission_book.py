@@ -60,7 +60,7 @@ class Shared:
         self.socket = self.place / "broker.sock"
         self.profiles = self.folder / "profiles"
         self.profiles.mkdir()
-        self.clients, self.processes, self.broker, self.starts = [], [], None, 0
+        self.clients, self.processes, self.broker, self.starts, self.more = [], [], None, 0, {}
         self.known = self.place / "broker.sock.known.json"
         if measured:
             self.known.write_text(json.dumps({"format": 1, "contexts": {UUID: 300 << 20}, "learnt": []}))
@@ -71,7 +71,7 @@ class Shared:
 
     def environment(self):
         said = {"WEFT_SOCKET": str(self.socket), "WEFT_PROFILE_DIR": str(self.profiles), "HOME": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder), "WEFT_LOG": "info"}
-        return {**jobs.clean_environment(), **said}
+        return {**jobs.clean_environment(), **said, **self.more}
 
     def start(self):
         self.starts += 1
@@ -318,6 +318,28 @@ def test_a_broker_that_ends_admits_nobody_and_the_next_one_knows_all(scene, rust
     waiter.kill()
     scene.until("who has ended waits no more", lambda: not scene.queue()["waiting"])
     rust("weft-daemon", f"{BOOK}::free_memory::an_ending_broker_admits_nobody_and_its_successor_knows_all")
+
+
+@pytest.mark.finding("users6-1")
+def test_no_command_is_in_the_folder_that_containers_have(scene):
+    state = scene.folder / "state"
+    scene.broker.terminate()
+    scene.more = {"WEFT_STATE_DIR": str(state)}
+    old = scene.place / "broker.sock.admission_slots"
+    assert old.exists(), "an earlier broker's file"
+    scene.start()
+    assert not old.exists(), "it has left the folder"
+    scene.job(ANN, "job --key=SECRET", 60 * GB)
+    scene.job(BEA, "job --key=SECRET", 60 * GB)
+    scene.until("one of them waits", lambda: scene.queue()["waiting"])
+    kept = state / "broker.sock.admission_slots"
+    scene.until("the next broker can read it", lambda: b"SECRET" in kept.read_bytes())
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    readable = [file for file in scene.place.iterdir() if file.is_file() and b"SECRET" in file.read_bytes()]
+    assert not readable
+    scene.broker.terminate()
+    scene.start()
+    assert [row["command"] for row in scene.queue()["running"]] == ["job --key=SECRET"]
 
 
 @pytest.mark.finding("users-B10")

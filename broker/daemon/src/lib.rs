@@ -27,6 +27,7 @@
 #![deny(unsafe_code)]
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -123,12 +124,16 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     .context("cannot start a thread")?;
     let _ = gauges.set(Arc::clone(&to_scheduler.gauges));
     memory.tell(memory::MemoryMessage::Scheduler(to_scheduler.clone()));
+    let (mut known, mut ledger) = (
+        profile_path::folder().join(admission::DEVICE_FACTS_FILE),
+        places.ledger(),
+    );
     // A shared broker neither reads nor writes a user's own file.
-    let known = match options.door.is_shared() {
-        true => places.known(),
-        false => profile_path::folder().join(admission::DEVICE_FACTS_FILE),
-    };
-    let admission = admission::AdmissionHandle::new(Some(places.ledger()))
+    if options.door.is_shared() {
+        let kept = kept_places(&places);
+        (known, ledger) = (kept.known(), kept.ledger());
+    }
+    let admission = admission::AdmissionHandle::new(Some(ledger))
         .shared(options.door.is_shared())
         .measuring(&known);
     admission.set_rights(&options.rights);
@@ -278,4 +283,26 @@ fn keep_history(places: &Places, options: &Options) -> (history::HistoryWriter, 
             (history::HistoryWriter::deaf(Some(line)), None)
         }
     }
+}
+
+/// Where a shared broker keeps what names jobs and their commands: with the history. Containers have
+/// the socket's folder, and their root can read root's files there.
+fn kept_places(places: &Places) -> Places {
+    let history = history::file_of(places, true).ok();
+    let folder = history.as_deref().and_then(Path::parent).map(Path::to_path_buf);
+    let (Some(folder), Some(name)) = (folder, places.socket().file_name()) else {
+        return places.clone();
+    };
+    let kept = Places::at(folder.join(name));
+    if history::make_folder(&folder).is_err() || folder == places.directory() {
+        return places.clone();
+    }
+    // Earlier versions left them next to the socket.
+    for (here, there) in [(places.ledger(), kept.ledger()), (places.known(), kept.known())] {
+        if !there.exists() && std::fs::copy(&here, &there).is_ok() {
+            log::info!("moved {} to {}", here.display(), there.display());
+        }
+        let _ = std::fs::remove_file(here);
+    }
+    kept
 }

@@ -468,17 +468,18 @@ fn ending_of(name: &str) -> Ending {
 }
 
 /// Creates the folder (0700) and the file (0600) if missing: command lines are private.
+/// Makes the folder of the history, for its owner alone.
+pub(crate) fn make_folder(folder: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
 fn make(path: &Path) -> Result<(), HistoryError> {
     let failed = |source| HistoryError::File {
         path: path.to_path_buf(),
         source,
     };
     if let Some(folder) = path.parent() {
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)
-            .map_err(failed)?;
+        make_folder(folder).map_err(failed)?;
     }
     let file = std::fs::OpenOptions::new()
         .create(true)
