@@ -308,6 +308,10 @@ def test_the_chart_refuses_what_the_plugin_refuses():
         line = done.stderr.splitlines()[0]
         assert done.returncode == 2 and ("--broker-period-ms" in line) == good, (words, line)
         assert (refused is None) == good, (path, value, refused)
+    words = [cluster_kubernetes.PLUGIN, "serve", "--gpus", f"{GPU}=nvidia0,{GPU[:-1]}2=/dev/nvidia0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=BOUND)
+    line = "weft-device-plugin: --gpus: two GPUs have the device node nvidia0\n"
+    assert (done.returncode, done.stderr) == (1, line), done
 
 
 def test_what_a_cluster_is_too_old_for_is_one_line():
