@@ -136,6 +136,14 @@ WRONG = [
     ("folders", {"weft": "/"}),
     ("folders", {"state": "/run/weft"}),
     ("folders", {"state": "/etc/weft"}),
+    *[("folders", {"state": place}) for place in ("/run/weft/state", "/opt/weft/state", "/var/lib", "/dev/shm")],
+    *[("folders", {"weft": place}) for place in ("/usr", "/usr/lib", "/opt", "/var", "/lib64", "/etc/x", "/boot")],
+    ("folders", {"socket": "/run"}),
+    ("folders", {"weft": "/srv/w", "kubelet": "/srv/w/kubelet"}),
+    ("gpus", [f"{GPU}=nvidia0", f"{GPU[:-1]}2=nvidia0"]),
+    ("gpus", [f"{GPU}=nvidia0", f"{GPU[:-1]}2=/dev/nvidia0"]),
+    # The broker takes it. The kubelet would start it again, with back-off.
+    ("broker/settings/idle-exit", 600),
     ("folders", {"containerLogs": "logs"}),
     ("folders", {"kubelet": "/" + "x" * 72}),
     ("folders", {"kubelet": "/" + "x" * 71}),
@@ -175,7 +183,7 @@ SETTINGS = [
     *[("settings/slowdown", value, False) for value in (1, "1", 1.5, "5", "200%", "100.5%", "-1%", "a lot")],
     *[(f"settings/{name}", value, True) for name in FIGURES for value in (0, 500, 10**15)],
     *[(f"settings/{name}", value, False) for name in FIGURES for value in (-1, 1.5, "500us", True)],
-    *[("settings/idle-exit", value, True) for value in (60, 0, "never")],
+    *[("settings/idle-exit", value, True) for value in ("never",)],
     *[("settings/idle-exit", value, False) for value in ("60s", "later", -1, 1.5)],
     *[("settings/checkpoint", value, value == "allow") for value in ("allow", "on", True)],
     *[("settings/trace", value, value != "trace") for value in ("/var/lib/weft/trace", "trace")],
@@ -183,7 +191,7 @@ SETTINGS = [
     *[("settings/group", value, False) for value in (4294967296, -1, "no-such-group")],
     *[("settings/log", value, value == "debug") for value in ("debug", "loud", 3)],
     ("settings/polcy", "weft", False),
-    *[("priorities/1000", value, True) for value in ("high", "idle", 3, "3")],
+    *[("priorities/1000", value, True) for value in ("high", "High", "IDLE", 3, "3")],
     *[("priorities/1000", value, False) for value in ("urgent", 10, -1)],
     *[(f"priorities/{user}", "high", False) for user in ("4294967296", "-1", "no-such-user", "*")],
     ("priorities/4200000000", "high", True),
@@ -192,7 +200,7 @@ SETTINGS = [
     *[("jobs/*", value, value <= 4096) for value in (0, 4, 4096, 4097)],
     *[("jobs/1000", value, False) for value in (-1, 1.5, "some")],
     *[(f"jobs/{user}", 4, False) for user in ("4294967296", "no-such-user")],
-    *[("memory/*", value, True) for value in ("24GiB", "500MB", "1.5T", "0.5G", "512Mi")],
+    *[("memory/*", value, True) for value in ("24GiB", "500MB", "1.5T", "0.5G", "512Mi", "9TiB", "90T", "908T", "0.5T", "12gb")],
     *[("memory/1000", value, False) for value in ("0GiB", "much", "12", "-1GiB", "2000TiB", 12)],
     *[(f"memory/{user}", "24GiB", False) for user in ("4294967296", "no-such-user")],
 ]
@@ -244,11 +252,11 @@ def test_a_folder_is_as_short_as_the_brokers_socket_needs(folder):
 
 # Options of the plugin with the chart's value, and whether the plugin takes it.
 ENV = {
-    "WEFT_PRIORITY": (("high", "3"), ("urgent", "10", "")),
+    "WEFT_PRIORITY": (("high", "High", "3"), ("urgent", "10", "")),
     "WEFT_SLOWDOWN": (("2%", "0.02"), ("1", "150%")),
     "WEFT_AT_LEAST": (("30%", "0.3"), ("1", "101%")),
     "WEFT_SLO": (("50ms", "1.5s", "0.5s", "1us", "3600s", "0.001ms"), ("0ms", "0.5us", "3601s", "50", "1h")),
-    "WEFT_MEMORY": (("12GiB", "12Gi", "8GiB:20GiB", "500MB"), ("0GiB", "much", "12", "2000T")),
+    "WEFT_MEMORY": (("12GiB", "12Gi", "8GiB:20GiB", "500MB", "9TiB", "90T:900t"), ("0GiB", "much", "12", "2000T")),
     "WEFT_EVICT_IDLE": (("10m", "90s", "2h", "5"), ("0s", "10 years", "")),
     "WEFT_LONGEST_EVICTED": (("30m", "0.5s"), ("0", "soon")),
     "WEFT_WAIT": (("60", "no"), ("soon", "1.5")),
@@ -285,6 +293,8 @@ def test_the_chart_refuses_what_the_plugin_refuses():
                 rows.append((f"dra/parameters/{field}", value, good, words))
     uuid = GPU.removeprefix("GPU-")
     rows += [("gpus", [value], good, ["--gpus", value]) for value, good in [(f"{GPU}=nvidia0", True), (GPU, True)]]
+    same = (GPU.upper(), uuid, uuid.replace("-", ""), f"{uuid.upper()}=/dev/nvidia0")
+    rows += [("gpus", [value], True, ["--gpus", value]) for value in same]
     rows += [("gpus", [value], False, ["--gpus", value]) for value in ("0", f"GPU-{'-' * len(uuid)}", f"{GPU}=../sda")]
     for value, good in [("weft.dev/gpu-share", True), ("gpu", False), ("nvidia.kubernetes.io/gpu", False)]:
         rows.append(("resource", value, good, ["--resource", value]))
@@ -298,6 +308,10 @@ def test_the_chart_refuses_what_the_plugin_refuses():
         line = done.stderr.splitlines()[0]
         assert done.returncode == 2 and ("--broker-period-ms" in line) == good, (words, line)
         assert (refused is None) == good, (path, value, refused)
+    words = [cluster_kubernetes.PLUGIN, "serve", "--gpus", f"{GPU}=nvidia0,{GPU[:-1]}2=/dev/nvidia0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=BOUND)
+    line = "weft-device-plugin: --gpus: two GPUs have the device node nvidia0\n"
+    assert (done.returncode, done.stderr) == (1, line), done
 
 
 def test_what_a_cluster_is_too_old_for_is_one_line():

@@ -31,7 +31,7 @@ pub struct NodeGpu {
 /// Where to look for GPUs.
 #[derive(Debug, Clone)]
 pub struct GpuSources {
-    /// GPUs that the administrator listed. If there are any, no other source is read.
+    /// GPUs that the administrator listed. If there are any, no others are found.
     pub listed: Vec<NodeGpu>,
     /// The path of the node's `/proc`.
     pub proc: PathBuf,
@@ -43,16 +43,41 @@ pub struct GpuSources {
 
 /// All GPUs of this node, sorted by UUID. The list is empty if the node has none.
 pub async fn find(sources: &GpuSources) -> Result<Vec<NodeGpu>> {
+    let module = of_module(&sources.proc, &sources.sys);
     let mut found = sources.listed.clone();
+    for gpu in &mut found {
+        match module.iter().find(|known| known.uuid == gpu.uuid) {
+            Some(known) => {
+                gpu.node = gpu.node.take().or_else(|| known.node.clone());
+                gpu.numa = known.numa;
+            }
+            None if module.is_empty() => {}
+            None => log::warn!("{}, named by --gpus, is none of this node's GPUs in /proc", gpu.uuid),
+        }
+    }
     if found.is_empty() {
-        found = of_module(&sources.proc, &sources.sys);
+        found = module;
     }
     if found.is_empty() {
         found = of_doctor(&sources.weft).await?;
     }
     found.sort_by(|one, other| one.uuid.cmp(&other.uuid));
     found.dedup_by(|one, other| one.uuid == other.uuid);
+    check_nodes(&found)?;
     Ok(found)
+}
+
+/// Checks that no two GPUs have one device node: shares of both would be of one GPU.
+pub fn check_nodes(gpus: &[NodeGpu]) -> Result<()> {
+    let mut owners = BTreeMap::new();
+    for NodeGpu { uuid, node, .. } in gpus {
+        if let Some(node) = node
+            && *owners.entry(node).or_insert(uuid) != uuid
+        {
+            bail!("--gpus: two GPUs have the device node {node}");
+        }
+    }
+    Ok(())
 }
 
 /// A GPU as `--gpus` names it: `GPU-UUID` or `GPU-UUID=nvidia0`.
@@ -213,8 +238,8 @@ mod tests {
         );
     }
 
-    #[test]
-    fn the_module_is_read_with_the_numa_node_of_the_bus() {
+    #[tokio::test]
+    async fn the_module_is_read_with_the_numa_node_of_the_bus() {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let file = root.path().join(path);
@@ -231,6 +256,23 @@ mod tests {
             numa: Some(1),
         };
         assert_eq!(found, [gpu]);
+        // A listed GPU has the module's device node unless the list names another one.
+        let other = UUID.replace('1', "2");
+        let sources = |list: &[&str]| GpuSources {
+            listed: list.iter().map(|text| of_option(text).unwrap()).collect(),
+            proc: root.path().join("proc"),
+            sys: root.path().join("sys"),
+            weft: PathBuf::new(),
+        };
+        assert_eq!(find(&sources(&[UUID])).await.unwrap(), found);
+        let named = find(&sources(&[&format!("{UUID}=nvidia7"), &other])).await.unwrap();
+        let nodes: Vec<_> = named.iter().map(|gpu| (gpu.node.as_deref(), gpu.numa)).collect();
+        assert_eq!(nodes, [(Some("nvidia7"), Some(1)), (None, None)]);
+        let twice = find(&sources(&[UUID, &format!("{other}=nvidia0")])).await;
+        assert_eq!(
+            twice.unwrap_err().to_string(),
+            "--gpus: two GPUs have the device node nvidia0"
+        );
     }
 
     #[test]

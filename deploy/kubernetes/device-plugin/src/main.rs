@@ -156,13 +156,14 @@ struct CdiArgs {
 }
 
 impl OfferArgs {
-    fn sources(&self) -> GpuSources {
-        GpuSources {
+    fn sources(&self) -> Result<GpuSources> {
+        gpus::check_nodes(&self.gpus)?;
+        Ok(GpuSources {
             listed: self.gpus.clone(),
             proc: self.proc.clone(),
             sys: self.sys.clone(),
             weft: self.weft.clone(),
-        }
+        })
     }
 
     fn settings(&self, share_mib: Option<u64>, cdi: bool) -> ContainerSettings {
@@ -239,7 +240,7 @@ fn main() -> ExitCode {
 }
 
 async fn write_cdi(args: CdiArgs) -> Result<()> {
-    let found = gpus::find(&args.offer.sources()).await?;
+    let found = gpus::find(&args.offer.sources()?).await?;
     anyhow::ensure!(!found.is_empty(), "no GPU here: name some with --gpus");
     println!(
         "{}",
@@ -289,7 +290,7 @@ async fn serve_node(args: ServeArgs) -> Result<()> {
         args.share_mib.is_none() || !declared,
         "--env WEFT_MEMORY: with --share-mib a container's shares set it"
     );
-    let sources = args.offer.sources();
+    let sources = args.offer.sources()?;
     let Some(found) = search(async || gpus::find(&sources).await, &mut end).await else {
         return Ok(());
     };
@@ -313,7 +314,7 @@ async fn serve_claims(args: DraArgs) -> Result<()> {
     let address = args.api_server.or_else(ApiServer::address_of_pod);
     let address = address.context("no API server: this is no pod, name one with --api-server HOST:PORT")?;
     let mut end = end()?;
-    let sources = args.offer.sources();
+    let sources = args.offer.sources()?;
     let offered = async || {
         let found = gpus::find(&sources).await?;
         let mut traits = gpus::traits(&sources.weft).await?;
