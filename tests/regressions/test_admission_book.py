@@ -71,7 +71,10 @@ class Shared:
 
     def environment(self):
         said = {"WEFT_SOCKET": str(self.socket), "WEFT_PROFILE_DIR": str(self.profiles), "HOME": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder), "WEFT_LOG": "info"}
-        return {**jobs.clean_environment(), **said, **self.more}
+        said = {**jobs.clean_environment(), **said}
+        # No common state folder.
+        said.pop("WEFT_STATE_DIR", None)
+        return {**said, **self.more}
 
     def start(self):
         self.starts += 1
@@ -322,24 +325,25 @@ def test_a_broker_that_ends_admits_nobody_and_the_next_one_knows_all(scene, rust
 
 @pytest.mark.finding("users6-1")
 def test_no_command_is_in_the_folder_that_containers_have(scene):
-    state = scene.folder / "state"
+    state, command = scene.folder / "state", "job --key=SECRET"
+
+    def names_it():
+        return [file.name for file in scene.place.iterdir() if file.is_file() and b"SECRET" in file.read_bytes()]
+
+    scene.job(ANN, command, 60 * GB)
+    # No state folder: the files are next to the socket, as those of an earlier version.
+    scene.until("the next broker can read it", lambda: "broker.sock.admission_slots" in names_it())
     scene.broker.terminate()
+    for file in scene.place.glob("broker.sock.history*"):
+        file.unlink()
     scene.more = {"WEFT_STATE_DIR": str(state)}
-    old = scene.place / "broker.sock.admission_slots"
-    assert old.exists(), "an earlier broker's file"
     scene.start()
-    assert not old.exists(), "it has left the folder"
-    scene.job(ANN, "job --key=SECRET", 60 * GB)
-    scene.job(BEA, "job --key=SECRET", 60 * GB)
-    scene.until("one of them waits", lambda: scene.queue()["waiting"])
-    kept = state / "broker.sock.admission_slots"
-    scene.until("the next broker can read it", lambda: b"SECRET" in kept.read_bytes())
-    assert stat.S_IMODE(state.stat().st_mode) == 0o700
-    readable = [file for file in scene.place.iterdir() if file.is_file() and b"SECRET" in file.read_bytes()]
-    assert not readable
-    scene.broker.terminate()
-    scene.start()
-    assert [row["command"] for row in scene.queue()["running"]] == ["job --key=SECRET"]
+    kept = state / (str(scene.socket).replace("/", "%") + ".admission_slots")
+    assert not names_it() and kept.exists() and stat.S_IMODE(state.stat().st_mode) == 0o700
+    scene.job(BEA, f"{command}2", 60 * GB)
+    scene.until("it is kept for the next broker", lambda: b"SECRET2" in kept.read_bytes())
+    assert not names_it()
+    assert [row["command"] for row in scene.queue()["running"]] == [command]
 
 
 @pytest.mark.finding("users-B10")

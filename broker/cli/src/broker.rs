@@ -139,11 +139,10 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         None if args.shared => Places::shared(),
         None => Places::own(),
     };
-    let prepared = match args.shared {
+    match args.shared {
         true => places.prepare_shared(),
         false => places.prepare(),
-    };
-    prepared.with_context(|| format!("the broker's directory {}", places.directory().display()))?;
+    }?;
     let sources = ConfigSources::of_environment(args.shared);
     let loaded = sources.load();
     if !args.quiet && !loaded.errors.is_empty() {

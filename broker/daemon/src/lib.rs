@@ -130,7 +130,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     );
     // A shared broker neither reads nor writes a user's own file.
     if options.door.is_shared() {
-        let kept = kept_places(&places);
+        let kept = kept_places(places);
         (known, ledger) = (kept.known(), kept.ledger());
     }
     let admission = admission::AdmissionHandle::new(Some(ledger))
@@ -285,16 +285,17 @@ fn keep_history(places: &Places, options: &Options) -> (history::HistoryWriter, 
     }
 }
 
-/// Where a shared broker keeps what names jobs and their commands: with the history. Containers have
-/// the socket's folder, and their root can read root's files there.
+/// The places of a shared broker's files that name jobs and their commands: with the history.
+/// Containers have the socket's folder, and their root can read root's files there.
 fn kept_places(places: &Places) -> Places {
     let history = history::file_of(places, true).ok();
-    let folder = history.as_deref().and_then(Path::parent).map(Path::to_path_buf);
-    let (Some(folder), Some(name)) = (folder, places.socket().file_name()) else {
+    let Some(folder) = history.as_deref().and_then(Path::parent) else {
         return places.clone();
     };
+    // Several brokers may have one folder. A socket's path is short enough for a name.
+    let name = places.socket().to_string_lossy().replace('/', "%");
     let kept = Places::at(folder.join(name));
-    if history::make_folder(&folder).is_err() || folder == places.directory() {
+    if folder == places.directory() || history::make_folder(folder).is_err() {
         return places.clone();
     }
     // Earlier versions left them next to the socket.
