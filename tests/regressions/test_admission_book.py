@@ -323,7 +323,7 @@ def test_a_broker_that_ends_admits_nobody_and_the_next_one_knows_all(scene, rust
     rust("weft-daemon", f"{BOOK}::free_memory::an_ending_broker_admits_nobody_and_its_successor_knows_all")
 
 
-@pytest.mark.finding("users6-1")
+@pytest.mark.finding("users5-L8")
 def test_no_command_is_in_the_folder_that_containers_have(scene):
     state, command = scene.folder / "state", "job --key=SECRET"
 

@@ -30,7 +30,7 @@ EXPECTED = [
     "users4-M2",
     *(f"users4-L{n}" for n in range(1, 6)),
     *(f"users5-M{n}" for n in (4, 5)),
-    *(f"users5-L{n}" for n in range(1, 8)),
+    *(f"users5-L{n}" for n in range(1, 9)),
 ]
 NAME = r"(?:attack|bugs|clients|correctness|hardware|users[2345]?)-\w+"
 ROW = re.compile(rf"^\| ({NAME}) \|(.*)\|([^|]*)\|$", re.MULTILINE)
