@@ -46,8 +46,6 @@ pub enum Notice {
     Shares(u64, Option<u64>),
     /// Whether a client waits for device memory.
     Waits(u64, bool),
-    /// Whether a client's memory is on the host, so that it cannot use the device.
-    Evicted(u64, bool),
     /// A client's memory does not fit together with other clients' memory: it takes turns of this
     /// length, ns. `None`: it fits again.
     Crowded(u64, Option<Ns>),

@@ -103,19 +103,6 @@ impl Core {
                 self.observe(&Observed::Removed { slot }, out);
                 self.assign_modes(out);
             }
-            Event::Evicted(client, evicted) => {
-                let Some(slot) = self.known(client) else { return };
-                if evicted {
-                    self.observe(&Observed::TurnOver { slot }, out);
-                    self.turns.forget(slot);
-                    self.state.pass(slot);
-                    self.state.empty(slot, self.now, out);
-                    // It returns with launches that wait for credit.
-                    self.set_mode(slot, Mode::Background, out);
-                }
-                self.state.set_evicted(slot, evicted);
-                self.assign_modes(out);
-            }
             Event::Priority(client, priority) => {
                 let Some(slot) = self.known(client) else { return };
                 let priority = self.priority(priority);
@@ -442,6 +429,7 @@ impl Core {
         for at in 0..self.state.order.len() {
             let slot = self.state.order[at];
             let Some(client) = self.state.get(slot) else { continue };
+            let (id, old) = (client.id, client.mode);
             let new = match alone {
                 true => Mode::Alone,
                 false => self.turns.mode(client, first),
@@ -449,39 +437,33 @@ impl Core {
             if new == Mode::Foreground {
                 self.state.foreground_jobs.push(slot);
             }
-            self.set_mode(slot, new, out);
+            if new == old {
+                continue;
+            }
+            if old == Mode::Background {
+                self.state.lives(slot);
+                self.state.pass(slot);
+                self.state.empty(slot, self.now, out);
+            }
+            let (now, grace) = (self.now, self.state.config.idle_grace);
+            if let Some(client) = self.state.get_mut(slot) {
+                client.mode = new;
+                // A client that was alone reported none of its work, and a new one has none.
+                if new == Mode::Foreground && old != Mode::Free {
+                    let busy = if old == Mode::Alone {
+                        grace
+                    } else {
+                        client.ledger.outstanding()
+                    };
+                    client.busy.assume_busy(now, now.saturating_add(busy));
+                }
+                client.window = None;
+            }
+            self.forget_unreported(slot);
+            self.observe(&Observed::ModeChanged { slot, before: old }, out);
+            out.push(Decision::Mode(id, new));
         }
         self.keep_out(out);
-    }
-
-    /// Gives a client this mode, and informs it if that is new.
-    fn set_mode(&mut self, slot: ClientSlot, new: Mode, out: &mut Vec<Decision>) {
-        let known = self.state.get(slot).map(|client| (client.id, client.mode));
-        let Some((id, old)) = known.filter(|(_, old)| *old != new) else {
-            return;
-        };
-        if old == Mode::Background {
-            self.state.lives(slot);
-            self.state.pass(slot);
-            self.state.empty(slot, self.now, out);
-        }
-        let (now, grace) = (self.now, self.state.config.idle_grace);
-        if let Some(client) = self.state.get_mut(slot) {
-            client.mode = new;
-            // A client that was alone reported none of its work, and a new one has none.
-            if new == Mode::Foreground && old != Mode::Free {
-                let busy = if old == Mode::Alone {
-                    grace
-                } else {
-                    client.ledger.outstanding()
-                };
-                client.busy.assume_busy(now, now.saturating_add(busy));
-            }
-            client.window = None;
-        }
-        self.forget_unreported(slot);
-        self.observe(&Observed::ModeChanged { slot, before: old }, out);
-        out.push(Decision::Mode(id, new));
     }
 
     /// Takes in a launch. Returns whether there may be anything to decide.

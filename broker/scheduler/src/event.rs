@@ -21,9 +21,6 @@ pub enum Event {
     },
     /// A client detached or died.
     Gone(Client),
-    /// All that a client could use of the device is on the host, or is there again. Meanwhile it
-    /// has no work, and no other client shares the device with it.
-    Evicted(Client, bool),
     /// `weft set` changed a client's priority.
     Priority(Client, u8),
     /// Amount that a client's foreground work may lose to background jobs. A value that is not

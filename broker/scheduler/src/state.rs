@@ -129,16 +129,6 @@ impl SchedulerState {
         self.count_guarantees();
     }
 
-    /// Leaves a client out of the clients that share the device, or takes it in again.
-    pub(super) fn set_evicted(&mut self, slot: ClientSlot, evicted: bool) {
-        self.lives(slot);
-        self.order.retain(|other| *other != slot);
-        if !evicted {
-            self.order.push(slot);
-        }
-        self.count_guarantees();
-    }
-
     /// Counts the clients with a guaranteed part.
     pub(super) fn count_guarantees(&mut self) {
         let guaranteed = |client: &&ClientState| client.guarantee.part().is_some();

@@ -168,36 +168,6 @@ fn a_client_by_itself_is_alone_and_two_are_foreground_job_and_background_job() {
     );
 }
 
-#[test]
-fn a_client_whose_memory_is_on_the_host_shares_nothing_and_keeps_its_account() {
-    let mut bench = Bench::new(PolicyName::Weft);
-    bench.attach(TRAINING, 5);
-    bench.attach(SERVICE, 0);
-    bench.waits(TRAINING, 100 * US);
-    bench.progress(TRAINING, 70 * US, 70 * US);
-    let before = bench.view(TRAINING);
-    let left = bench.tell(Event::Evicted(TRAINING, true));
-    assert!(left.contains(&Decision::Mode(SERVICE, Mode::Alone)), "{left:?}");
-    assert!(bench.core.snapshot().client(TRAINING).is_none());
-    // The other one is a foreground job again.
-    let back = bench.tell(Event::Evicted(TRAINING, false));
-    assert_eq!(back, [Decision::Mode(SERVICE, Mode::Foreground)]);
-    let after = bench.view(TRAINING);
-    assert_eq!((after.issued, after.outstanding), (before.issued, before.outstanding));
-    let modes = [
-        Decision::Mode(SERVICE, Mode::Background),
-        Decision::Mode(TRAINING, Mode::Alone),
-    ];
-    assert_eq!(bench.tell(Event::Evicted(SERVICE, true)), modes);
-    let modes = [
-        Decision::Mode(TRAINING, Mode::Background),
-        Decision::Mode(SERVICE, Mode::Foreground),
-    ];
-    assert_eq!(bench.tell(Event::Evicted(SERVICE, false)), modes);
-    bench.tell(Event::Evicted(SERVICE, true));
-    assert_eq!(bench.tell(Event::Gone(SERVICE)), []);
-}
-
 /// Launches of [`OTHER`] in two seconds, while an equal waits at the gate. `stopped`: the equal
 /// takes no credit.
 fn launches_beside_an_equal(policy: PolicyName, stopped: bool) -> u64 {

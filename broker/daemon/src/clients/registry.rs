@@ -25,7 +25,6 @@ use weft_api::profile_path;
 use weft_api::status::{ClientStatus, EndedStatus, Ending, EvictionStatus, Exit, ExitCounts, PodContainer};
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::ToClient;
-use weft_protocol::eviction::Residence;
 use weft_protocol::fit::{MIN_LAUNCHES, ProfileFit};
 use weft_protocol::lane::Mode;
 use weft_protocol::latency_budget::LatencyBudget;
@@ -431,9 +430,8 @@ impl Entry {
             command: self.command.clone(),
             pod: self.pod.get().cloned(),
             priority: self.priority.load(Ordering::Relaxed),
-            mode: match (self.lane.admission_slot.state(), self.lane.eviction.residence()) {
-                (AdmissionState::Waits, _) => "waits for memory",
-                (_, Residence::Evicted) => "evicted",
+            mode: match self.lane.admission_slot.state() {
+                AdmissionState::Waits => "waits for memory",
                 _ => mode_name(Mode::from_word(read(&self.figures.mode) as u32)),
             }
             .to_string(),

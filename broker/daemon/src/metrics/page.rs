@@ -24,14 +24,7 @@ const LONGEST_NAME: usize = 64;
 const LONGEST_NUMBER: usize = 21;
 
 /// Roles that always have a sample, so that a query finds 0.
-const ROLES: [&str; 6] = [
-    "alone",
-    "foreground",
-    "background",
-    "free",
-    "waits for memory",
-    "evicted",
-];
+const ROLES: [&str; 5] = ["alone", "foreground", "background", "free", "waits for memory"];
 
 /// All kinds of warnings, which always have a sample: an alert needs the 0.
 const KINDS: [WarningKind; 12] = [

@@ -30,7 +30,6 @@ use weft_api::status::Ending;
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::{ToBroker, ToClient, Wants};
-use weft_protocol::eviction::Residence;
 
 /// Interval between checks of arrivals and pidfds.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -142,7 +141,6 @@ struct ControlledClient {
     /// that does not read must not block the thread.
     warned: bool,
     waits: bool,
-    evicted: bool,
     /// The device that the scheduler knows; only a change is sent, since a message wakes it.
     device: String,
     /// Its MPS server; 0: unknown.
@@ -233,18 +231,13 @@ impl Control {
         }
     }
 
-    /// Reports to the scheduler which clients wait for device memory, and whose memory is on the
-    /// host: they have no role meanwhile.
+    /// Reports to the scheduler which clients wait for device memory; they have no role meanwhile.
     fn look_who_waits(&mut self) {
         for (client, peer) in &mut self.peers {
             let waits = peer.entry.lane.admission_slot.state() == AdmissionState::Waits;
             if waits != peer.waits {
                 peer.waits = waits;
                 self.to_scheduler.tell(Notice::Waits(*client, waits));
-            }
-            let evicted = peer.entry.lane.eviction.residence() == Residence::Evicted;
-            if evicted != std::mem::replace(&mut peer.evicted, evicted) {
-                self.to_scheduler.tell(Notice::Evicted(*client, evicted));
             }
         }
     }
@@ -274,7 +267,6 @@ impl Control {
             sender: arrival.sender,
             warned: false,
             waits: false,
-            evicted: false,
             device: String::new(),
             mps_server: 0,
             dying_since: None,

@@ -340,7 +340,6 @@ fn whose(event: &Event) -> Option<Client> {
         | Event::Sampled { client, .. }
         | Event::SampledBetween { client, .. } => *client,
         Event::Gone(client)
-        | Event::Evicted(client, _)
         | Event::Priority(client, _)
         | Event::Unprofiled(client)
         | Event::Idle(client, _)

@@ -390,7 +390,6 @@ impl Scheduler {
                     }
                 }
             }
-            Notice::Evicted(client, evicted) => self.tell(now, Event::Evicted(Client(client), evicted)),
             Notice::Crowded(client, turn) => {
                 if let Some(lane) = self.lane(Client(client)) {
                     let entry = Arc::clone(lane.entry());
