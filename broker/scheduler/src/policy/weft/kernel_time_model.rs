@@ -164,6 +164,8 @@ pub(super) struct NewLaunches {
     pub count: u64,
     /// Time of each, ns, less what may be a switch or another job's work in measured times.
     pub time: Ns,
+    /// The part of a measured time, ns, that `time` leaves out for that.
+    pub short: Ns,
     /// Their GPU time, ns, less what earlier launches were counted with in excess.
     pub gpu: Ns,
 }
@@ -326,7 +328,12 @@ impl KernelTimeModel {
         counted.less = less;
         // A kernel counts as long only if it is so without what may be in its times.
         let time = time.saturating_sub(short);
-        (count > 0 || gpu > 0).then_some(NewLaunches { count, time, gpu })
+        (count > 0 || gpu > 0).then_some(NewLaunches {
+            count,
+            time,
+            short,
+            gpu,
+        })
     }
 
     fn is_timed(&self, kernel: u64) -> bool {
@@ -648,6 +655,7 @@ mod tests {
         let wanted = |count, gpu| NewLaunches {
             count,
             time: 40 * US,
+            short: 0,
             gpu,
         };
         assert_eq!(model.new_launches(5, UNKNOWN_NS), Some(wanted(1, 120 * US)));

@@ -36,8 +36,9 @@ impl JobModels {
     /// Counts a kernel's new launches, if its time is known.
     fn count_launches(&mut self, kernel: u64, config: &Config) {
         if let Some(new) = self.times.new_launches(kernel, config.delay_bound) {
-            // The device's switch to the job may be in its measured times.
-            let bound = config.delay_bound.saturating_add(config.switch_cost);
+            // A switch to the job may be in its measured times, if it was not left out.
+            let switch = config.switch_cost.saturating_sub(new.short);
+            let bound = config.delay_bound.saturating_add(switch);
             self.tally.launched_often(kernel, (new.time, new.gpu), new.count, bound);
         }
     }
