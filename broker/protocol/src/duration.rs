@@ -14,12 +14,7 @@ pub const MOST_SLO_NS: u64 = 3_600 * 1_000_000_000;
 /// Parses a time: `10s`, `1.5s`, `500ms`, `2m`, `1h`; a number without a unit is seconds.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text} is not a time: write 10s, 500ms, 2m or 1h");
-    let trimmed = text.trim();
-    let letters = trimmed.find(|letter: char| letter.is_ascii_alphabetic());
-    let (figure, unit) = trimmed
-        .split_at_checked(letters.unwrap_or(trimmed.len()))
-        .ok_or_else(wrong)?;
-    let figure: f64 = figure.trim().parse().map_err(|_| wrong())?;
+    let (figure, unit) = figure_and_unit(text).ok_or_else(wrong)?;
     let seconds = match unit {
         "" | "s" => figure,
         "ms" => figure / 1e3,
@@ -46,12 +41,7 @@ pub fn parse_some(text: &str) -> Result<Duration, String> {
 /// Nanoseconds of `50ms`, `1.5s` or `200us`; from 1 us to an hour.
 pub fn parse_slo(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text} is not a time: write 50ms, 1.5s or 200us, from 1us to 3600s");
-    let trimmed = text.trim();
-    let split = trimmed
-        .find(|letter: char| letter.is_ascii_alphabetic())
-        .unwrap_or(trimmed.len());
-    let (figure, unit) = trimmed.split_at_checked(split).ok_or_else(wrong)?;
-    let figure: f64 = figure.trim().parse().map_err(|_| wrong())?;
+    let (figure, unit) = figure_and_unit(text).ok_or_else(wrong)?;
     let factor = match unit {
         "ns" => 1.0,
         "us" => 1e3,
@@ -64,6 +54,14 @@ pub fn parse_slo(text: &str) -> Result<u64, String> {
         return Err(wrong());
     }
     Ok(ns as u64)
+}
+
+/// The figure and the unit of `1.5s`; the unit is empty if the text has none.
+fn figure_and_unit(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim();
+    let letters = text.find(|letter: char| letter.is_ascii_alphabetic());
+    let (figure, unit) = text.split_at_checked(letters.unwrap_or(text.len()))?;
+    Some((figure.trim().parse().ok()?, unit))
 }
 
 /// Text of a time that [`parse_slo`] parses to the same value.
