@@ -161,7 +161,11 @@ pub struct Stride {
 }
 
 impl Stride {
-    /// Most launches to pass over after a look at `now`. `passed`: launches passed over before it.
+    /// Number below which the launches to pass over after a look at `now` are drawn. `passed`: those
+    /// passed over before it.
+    ///
+    /// At least 2. The launch after a timed one is not timed. So if none were ever passed over, a job
+    /// of two kernels in turn would have the same one timed each time.
     pub fn most(&mut self, now: Ns, passed: u32) -> u32 {
         let before = self.looked.replace(now).unwrap_or(now);
         // Earlier looks keep their weight in part.
@@ -170,7 +174,7 @@ impl Stride {
         let since = now.saturating_sub(*self.first.get_or_insert(now));
         let spread = (since / SPREAD_RATIO).min(SPREAD_NS);
         let most = u128::from(self.launches) * u128::from(spread) / u128::from(self.time.max(1) * PARTS);
-        u32::try_from(most).unwrap_or(u32::MAX).clamp(1, PASSED_OVER)
+        u32::try_from(most).unwrap_or(u32::MAX).clamp(2, PASSED_OVER)
     }
 }
 

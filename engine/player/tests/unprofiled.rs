@@ -8,9 +8,10 @@ mod common;
 
 use common::{MS, US, job, trace};
 use weft_engine::{Mode, Settings};
+use weft_kernel_id::KernelId;
 use weft_player::{LaunchControl, MachineRun, MachineSetup, Ns, PlayedJob, ProfileSource};
 use weft_scheduler::Config;
-use weft_trace_format::Trace;
+use weft_trace_format::{Call, Trace, TracedKernel};
 
 /// A job of one small kernel.
 fn small_job(name: &str, priority: u8, launches: usize, duration: Ns, think: Ns) -> PlayedJob {
@@ -73,6 +74,37 @@ fn the_books_hold_when_a_charge_changes_during_a_wait() {
     let snapshot = run.snapshot.expect("weft ran");
     let training = &snapshot.clients[1];
     assert_eq!(training.left, run.credit[1], "{training:?}");
+}
+
+/// Every second kernel of the training is longer than the service's gaps. The device must time it
+/// too: charged as an unknown kernel, it went in every gap, and the service took 3.3 times as long.
+#[test]
+fn of_two_kernels_in_turn_both_are_timed() {
+    let mut training = trace("training", (1, 64), 20, 3 * MS, 0);
+    let long = KernelId::new(1, "long", [2, 1, 1], [64, 1, 1], 0);
+    training.kernels.push(TracedKernel::of(long));
+    for operation in training.steps[0].operations.iter_mut().skip(1).step_by(2) {
+        if let Call::Launch { kernel, duration, .. } = &mut operation.call {
+            (*kernel, *duration) = (1, 20 * MS);
+        }
+    }
+    let training = PlayedJob {
+        profile: ProfileSource::Absent,
+        ..job(&training, 5)
+    };
+    let device = Settings {
+        mode: Mode::Mps,
+        ..Settings::default()
+    };
+    let control = LaunchControl::weft(Config::default(), &device, 1.0);
+    let service = small_job("service", 0, 60, 80 * US, 12 * MS);
+    let setup = MachineSetup {
+        requests: 300,
+        ..MachineSetup::new(device, control, vec![service, training], 1)
+    };
+    let run = setup.play().expect("jobs that can be played");
+    let part = run.jobs[1].compute as f64 / run.span as f64;
+    assert!(part < 0.2, "the training has {part} of the device");
 }
 
 /// Next to a busy service hardly a kernel of the job has the device for itself. A time may contain

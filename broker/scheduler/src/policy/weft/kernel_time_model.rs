@@ -589,7 +589,9 @@ impl KernelTimeModel {
 
     /// Takes in bounds of a launch's time, which correct a forecast that is outside of them.
     fn bounded(&mut self, launch: &AwaitedLaunch, (least, most): Bounds, unknown: Ns) {
-        if self.forecast(launch.kernel, &launch.context).is_some() {
+        // Without a time of the device the client charges `unknown` at most, whatever the forecast.
+        let is_charged = least <= unknown || self.is_timed(launch.kernel);
+        if is_charged && self.forecast(launch.kernel, &launch.context).is_some() {
             self.times.at_least(&launch.context, least);
             self.times.at_most(&launch.context, most);
         } else if least > unknown {
@@ -891,6 +893,19 @@ mod tests {
         model.launched(5, UNKNOWN_NS, now, true);
         ended(&mut model, UNKNOWN_NS, now + MS, 0, None);
         assert!(model.of_next(5).is_none());
+    }
+
+    #[test]
+    fn a_long_kernel_that_only_ends_revealed_is_charged_from_its_first_bound_on() {
+        let mut model = KernelTimeModel::default();
+        model.launched(5, UNKNOWN_NS, 10 * MS, true);
+        ended(&mut model, UNKNOWN_NS, 30 * MS, 0, Some(10 * MS));
+        assert!(model.of_next(5).is_some());
+        news(&mut model);
+        // A quarter of its time was the foreground job's, so the time is not certain.
+        model.launched(5, UNKNOWN_NS, 40 * MS, true);
+        model.measured(5, 20 * MS, 40 * MS, (15 * MS, 15 * MS), UNKNOWN_NS);
+        assert_eq!(news(&mut model), [(5, 15 * MS)]);
     }
 
     #[test]
