@@ -10,6 +10,15 @@ use crate::{action::Action, delay_bound::make_room, dispatcher::Dispatcher, queu
 /// delay bound, ns.
 const BEHIND_PER_ROOM_RATIO: Ns = 4;
 
+/// What a due client gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Portion {
+    /// Its credit, ns.
+    pub credit: Ns,
+    /// Time for which the share is then used up, as the kernel's time, ns.
+    pub price: Ns,
+}
+
 /// The minimum share of all background jobs together.
 #[derive(Debug, Default)]
 pub(super) struct MinimumShare {
@@ -20,19 +29,23 @@ pub(super) struct MinimumShare {
 impl MinimumShare {
     /// Grants due clients one kernel each ([`MinimumShare::serve_by`]).
     pub(super) fn serve(&mut self, to: &mut Dispatcher<'_>) -> bool {
-        self.serve_by(to, |_, entry, _| Ok(entry.cost))
+        self.serve_by(to, |_, entry, _| {
+            Ok(Portion {
+                credit: entry.cost,
+                price: entry.long,
+            })
+        })
     }
 
     /// Grants to due clients one at a time, at most the minimum share in total. False: the due
     /// client waits for work to end, and comes first. Else the policy would repeatedly grant credit
     /// that was revoked for it.
     ///
-    /// `portion`: credit of a due client, ns. Error: when to look again, if a better moment is
-    /// near.
+    /// `portion`: what a due client gets. Error: when to look again, if a better moment is near.
     pub(super) fn serve_by(
         &mut self,
         to: &mut Dispatcher<'_>,
-        portion: impl Fn(&SchedulerState, &QueueEntry, Ns) -> Result<Ns, Ns>,
+        portion: impl Fn(&SchedulerState, &QueueEntry, Ns) -> Result<Portion, Ns>,
     ) -> bool {
         if !serve_guaranteed(to) {
             return false;
@@ -60,9 +73,9 @@ impl MinimumShare {
             if !is_admitted(to, &entry) {
                 return false;
             }
-            let interval = to.state().share_interval(entry.long.max(portion));
+            let interval = to.state().share_interval(portion.price.max(portion.credit));
             self.next = now.saturating_add(interval);
-            to.grant_share(slot, portion);
+            to.grant_share(slot, portion.credit);
         }
         true
     }

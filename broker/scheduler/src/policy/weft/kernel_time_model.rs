@@ -215,6 +215,8 @@ pub(super) struct KernelTimeModel {
     charges: HashMap<u64, Charge>,
     news: Vec<u64>,
     charge_of_unknown: Ns,
+    /// The shortest measured times of kernels, ns. Each may contain other jobs' work.
+    most: HashMap<u64, Ns>,
     /// The highest of `charges` that the client received, ns.
     highest: Ns,
     /// Launches of a job without a profile, and the sums of their `more` and `less`, ns.
@@ -355,6 +357,22 @@ impl KernelTimeModel {
         self.less
     }
 
+    /// The most that a launch of this kernel takes, ns: `long`, its long estimate, if one of its
+    /// times is certain.
+    pub(super) fn price(&self, kernel: u64, long: Ns) -> Ns {
+        match self.charges.get(&kernel).is_some_and(Charge::is_clean) {
+            true => long,
+            false => self.most.get(&kernel).map_or(long, |most| long.max(*most)),
+        }
+    }
+
+    fn takes_at_most(&mut self, kernel: u64, most: Ns) {
+        if self.most.len() < CHARGES || self.most.contains_key(&kernel) {
+            let before = self.most.entry(kernel).or_insert(most);
+            *before = most.min(*before);
+        }
+    }
+
     /// High quantile of a kernel whose times are widely spread, ns, else 0.
     pub(super) fn may_take(&self, kernel: u64) -> Ns {
         self.may_take.get(&kernel).copied().unwrap_or(0)
@@ -493,6 +511,7 @@ impl KernelTimeModel {
 
     /// Takes in a measured time of a kernel launched at `at`.
     pub(super) fn measured(&mut self, kernel: u64, time: Ns, at: Ns, (alone, undisturbed): Parts, unknown: Ns) {
+        self.takes_at_most(kernel, time);
         let launch = self.timed_launch(kernel, at);
         let (alone, undisturbed) = (alone.min(time), undisturbed.min(time));
         // The first event may be reached before the switch: a kernel of 2 us then seems to take
@@ -522,6 +541,7 @@ impl KernelTimeModel {
     /// Takes in the least and the most that a kernel launched at `at` took. The likely time counts
     /// until there is a certain one.
     pub(super) fn took_between(&mut self, kernel: u64, (least, most): Bounds, at: Ns, unknown: Ns) {
+        self.takes_at_most(kernel, most);
         let launch = self.timed_launch(kernel, at);
         let time = likely(least, most);
         if self.profiled || self.charges.get(&kernel).is_some_and(|it| it.passes_over(time)) {

@@ -170,7 +170,8 @@ impl Policy for Weft {
     fn terms(&self, state: &SchedulerState, slot: ClientSlot, wait: &KernelAtGate) -> WaitTerms {
         let job = self.models.job(slot);
         let long = job.map_or(wait.cost, |job| room::long_estimate(job, wait));
-        let due = starvation::due(state, slot, wait, long);
+        let price = job.map_or(long, |job| job.times.price(wait.kernel, long));
+        let due = starvation::due(state, slot, wait, price);
         WaitTerms { long, due }
     }
 

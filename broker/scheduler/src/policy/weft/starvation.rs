@@ -8,6 +8,7 @@ use crate::{
     client::KernelAtGate,
     config::Config,
     dispatcher::Dispatcher,
+    policy::minimum_share::Portion,
     queue::{ClientSlot, QueueEntry},
     state::SchedulerState,
 };
@@ -26,23 +27,30 @@ pub(super) fn gap_used(to: &mut Dispatcher<'_>, slot: ClientSlot, work: Ns, now:
     to.set_starves_at(slot, starves_at);
 }
 
-/// When the minimum share lets a waiting kernel through. `long`: its long estimate, ns.
-pub(super) fn due(state: &SchedulerState, slot: ClientSlot, wait: &KernelAtGate, long: Ns) -> Ns {
-    let interval = state.share_interval(long).max(state.config.share_every);
+/// When the minimum share lets a waiting kernel through. `price`: the most that it may take, ns.
+pub(super) fn due(state: &SchedulerState, slot: ClientSlot, wait: &KernelAtGate, price: Ns) -> Ns {
+    let interval = state.share_interval(price).max(state.config.share_every);
     let starves_at = state.get(slot).map_or(0, |client| client.starves_at);
     wait.since.saturating_add(interval).max(starves_at)
 }
 
-/// Portion of the minimum share for a due client, ns. Error: when to look again.
+/// Portion of the minimum share for a due client. Error: when to look again.
 ///
 /// A kernel beyond the delay bound goes at the begin of a gap: it keeps the foreground job waiting
 /// for its time less the gap. If no gap begins for `starving_after`, it goes all the same.
-pub(super) fn portion(situation: PolicyView<'_>, entry: &QueueEntry) -> Result<Ns, Ns> {
+pub(super) fn portion(situation: PolicyView<'_>, entry: &QueueEntry) -> Result<Portion, Ns> {
     let (state, now) = (situation.state, situation.now);
+    let waits = situation
+        .job(entry.slot)
+        .and_then(|(client, job)| Some((client.wait?, job)));
+    let price = waits.map_or(entry.long, |(wait, job)| job.times.price(wait.kernel, entry.long));
     let patience = entry.due.saturating_add(state.config.starving_after);
-    let is_short = entry.long <= state.config.delay_bound;
-    match is_short || now >= patience || situation.begins_gap(entry.long) {
-        true => Ok(credit(state, entry)),
+    let is_short = price <= state.config.delay_bound;
+    match is_short || now >= patience || situation.begins_gap(price) {
+        true => Ok(Portion {
+            credit: credit(state, entry),
+            price,
+        }),
         false => Err(later(state, now).min(patience)),
     }
 }
