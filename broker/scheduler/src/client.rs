@@ -75,6 +75,8 @@ pub(super) struct ClientState {
     pub active_at: Ns,
     /// When it starves without a gap, if the policy says so.
     pub starves_at: Ns,
+    /// The most that one of its kernels was measured to take, ns; 0: unknown.
+    pub longest_kernel: Ns,
     /// Credit used, ns: turns are shared out by it.
     pub served: Ns,
     pub launches: u64,
@@ -191,6 +193,7 @@ impl ClientState {
             occupied: 0,
             active_at: now,
             starves_at: Ns::MAX,
+            longest_kernel: 0,
             served: 0,
             launches: 0,
             work: 0,

@@ -670,6 +670,9 @@ impl Core {
             Some(wait) if !covered && !client.not_its_turn && client.mode == Mode::Background => {
                 let terms = self.policy.terms(&self.state, slot, &wait);
                 self.state.enqueue(slot, terms.long, terms.due);
+                if let Some(client) = self.state.get_mut(slot) {
+                    client.longest_kernel = terms.longest;
+                }
             }
             _ => self.state.unqueue(slot),
         }
@@ -873,7 +876,7 @@ impl Core {
             let stuck = client.wants().map(|wait| {
                 let since = client.progress_at.max(client.granted_at).max(wait.since);
                 let out_of_turn = client.oversubscribed.filter(|_| client.not_its_turn).unwrap_or(0) / 4;
-                let patience = stuck_after.saturating_add(outstanding.saturating_mul(2));
+                let patience = stuck_after.saturating_add(outstanding.saturating_mul(2).max(client.longest_kernel));
                 (since.saturating_add(patience).saturating_add(out_of_turn), wait.cost)
             });
             self.wake_at(Some(lost));

@@ -35,6 +35,8 @@ pub(crate) struct WaitTerms {
     pub long: Ns,
     /// When the minimum share lets it through.
     pub due: Ns,
+    /// The most that a kernel of its job was measured to take, ns; 0: unknown.
+    pub longest: Ns,
 }
 
 /// A policy's knowledge of a client, for people.
@@ -150,6 +152,7 @@ pub(crate) trait Policy: Debug + Send {
         WaitTerms {
             long: wait.cost,
             due: wait.since.saturating_add(state.share_interval(wait.cost)),
+            longest: 0,
         }
     }
 

@@ -366,6 +366,11 @@ impl KernelTimeModel {
         }
     }
 
+    /// The most that a kernel takes by its times, ns; 0 without any.
+    pub(super) fn longest_timed(&self) -> Ns {
+        self.most.values().copied().max().unwrap_or(0)
+    }
+
     fn takes_at_most(&mut self, kernel: u64, most: Ns) {
         if self.most.len() < CHARGES || self.most.contains_key(&kernel) {
             let before = self.most.entry(kernel).or_insert(most);

@@ -172,7 +172,8 @@ impl Policy for Weft {
         let long = job.map_or(wait.cost, |job| room::long_estimate(job, wait));
         let price = job.map_or(long, |job| job.times.price(wait.kernel, long));
         let due = starvation::due(state, slot, wait, price);
-        WaitTerms { long, due }
+        let longest = job.map_or(0, |job| job.times.longest_timed());
+        WaitTerms { long, due, longest }
     }
 
     /// A foreground launch voids unused credit, so only running work is in the way.
