@@ -161,11 +161,11 @@ pub struct Stride {
 }
 
 impl Stride {
-    /// Number below which the launches to pass over after a look at `now` are drawn. `passed`: those
-    /// passed over before it.
+    /// Number below which the launches to pass over after a look at `now` are drawn. `passed`:
+    /// those passed over before it.
     ///
-    /// At least 2. The launch after a timed one is not timed. So if none were ever passed over, a job
-    /// of two kernels in turn would have the same one timed each time.
+    /// At least 2. The launch after a timed one is not timed. So if none were passed over, a job of
+    /// two kernels in turn would have the same one timed each time.
     pub fn most(&mut self, now: Ns, passed: u32) -> u32 {
         let before = self.looked.replace(now).unwrap_or(now);
         // Earlier looks keep their weight in part.

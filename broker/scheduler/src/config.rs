@@ -134,9 +134,9 @@ pub struct Config {
     /// `weft`: the minimum share comes in portions for this time, ns: many short kernels pay for
     /// one switch there and back.
     pub share_every: Ns,
-    /// Time without progress, in ns, plus twice the work outstanding or the longest measured kernel,
-    /// after which a waiting background job is let through. Some programs queue a kernel that spins until a later launch
-    /// is queued.
+    /// Time without progress, in ns, plus twice the work outstanding or the longest measured
+    /// kernel, after which a waiting background job is let through. Some programs queue a kernel
+    /// that spins until a later launch is queued.
     pub stuck_after: Ns,
     /// Silence, in ns, beyond ten times the predicted time, after which outstanding work is written
     /// off.

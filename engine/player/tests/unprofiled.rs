@@ -76,8 +76,8 @@ fn the_books_hold_when_a_charge_changes_during_a_wait() {
     assert_eq!(training.left, run.credit[1], "{training:?}");
 }
 
-/// Part of an MPS device that a training with these kernels in turn has next to a profiled service of
-/// this many kernels of this time, with this time between requests.
+/// Part of an MPS device that a training with these kernels in turn has next to a profiled service
+/// of this many kernels of this time, with this time between requests.
 fn part_next_to((launches, duration, think): (usize, Ns, Ns), kernels: &[Ns]) -> f64 {
     let mut training = trace("training", (1, 64), 5 * kernels.len(), kernels[0], 0);
     for number in 1..kernels.len() {
@@ -118,9 +118,9 @@ fn of_two_kernels_in_turn_the_long_one_is_known() {
     assert!(part < 0.2, "the training has {part} of the device");
 }
 
-/// No time of the long kernel is certain: a part of each is the waiting service's. The shortest time
-/// is the most that it takes. By its charge the minimum share came ten times too often, and its job
-/// was let through as stuck while it ran. The training had .62 of the device.
+/// No time of the long kernel is certain: a part of each is the waiting service's. The shortest
+/// time is the most that it takes. By its charge the minimum share came ten times too often, and
+/// its job was let through as stuck while it ran. The training had .62 of the device.
 #[test]
 fn a_kernel_without_a_certain_time_has_the_minimum_share_only() {
     let kernels = [200 * US, 20 * MS, 200 * US, 3 * MS];
