@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Jobs and brokers killed at random steps of moves of memory.
 
-A crowd of jobs with movable memory compares its memory with a copy or with the values written
-there, all the time (tests/regressions/programs/movable.c, and movable_ordered.c, which takes and
-frees it in stream order). Several such crowds have a device and a broker each. A strike orders one
-of them to leave the device or to return, or starts a more important job that needs the memory of
-others. At a random moment of the move it kills that job, the broker, or both. Invariants after each
-strike:
+A crowd of jobs compares its memory with a copy or with the values written there, all the time
+(tests/regressions/programs/movable.c, and movable_ordered.c, which takes and frees it in stream
+order). The memory is movable, or plain and moves by the driver's checkpoint. Several such crowds
+have a device and a broker each. A strike orders one of them to leave the device or to return, or
+starts a more important job that needs the memory of others. At a random moment of the move it kills
+that job, the broker, or both. Invariants after each strike:
 
 * the broker, or the next one, knows no dead job: neither as client nor in its book;
 * all others return to the device, continue, and hold no more host memory than before;
@@ -64,6 +64,7 @@ class Round:
         self.device.settings["SIMGPU_MOVES"] = str(self.folder / "moves")
         self.broker = jobs.Broker(self.folder, self.device, policy=policy, trace=False)
         self.number, self.figures, self.rng = number, figures, rng
+        moves.allow_checkpoint(self.broker, self.device, rng.choice(("580", "595", "610")))
         self.crowd, self.count, self.what, self.wrong = [], 0, "", 0
         self.all = {}
 
@@ -75,7 +76,7 @@ class Round:
         self.count += 1
         ready, running = (self.folder / f"{self.count}.{end}" for end in ("ready", "running"))
         running.touch()
-        more = {"WEFT_BACKING": "movable", "WEFT_MEMORY": f"{need}MiB", "WEFT_LOG": "error", "WEFT_WAIT": "60"}
+        more = {"WEFT_BACKING": self.rng.choice(("movable", "device")), "WEFT_MEMORY": f"{need}MiB", "WEFT_LOG": "error", "WEFT_WAIT": "60"}
         environment = {**jobs.clean_environment(), **self.device.environment(), **jobs.preload(self.broker.variables(), priority=priority), **more}
         plain, ordered = self.programs
         # As much memory, in blocks of at most 6 MiB.

@@ -50,8 +50,9 @@ use weft_api::placement::{JobPlace, Seeker};
 use weft_api::queue::Queue;
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::DEFAULT_PATIENCE_NS;
-use weft_protocol::amount::shown;
+use weft_protocol::amount::{apart, shown};
 use weft_protocol::control::Wants;
+use weft_protocol::eviction::EvictionCause;
 
 /// Most lines that a job gets about waits for more memory: it may wait again and again.
 const GROWTH_LINES: u32 = 5;
@@ -155,7 +156,8 @@ impl Controller {
 
     #[cfg(test)]
     pub fn room_orders(&mut self, now: Ns) -> super::making_room::RoomOrders {
-        self.room.check(now, &self.machine, &self.jobs, &self.growth)
+        self.room
+            .check(now, &self.machine, &self.jobs, &self.growth, &|_, _| true)
     }
 
     #[cfg(test)]
@@ -244,10 +246,8 @@ impl Controller {
                     // A job whose memory returns asks many times a second.
                     let returns = |gang: &Gang| gang.members.values().any(Member::has_evicted);
                     if !self.jobs.gang(job).is_some_and(returns) {
-                        self.log(
-                            job,
-                            format_args!("wanted {} more, {} are free", shown(bytes), shown(free)),
-                        );
+                        let [wanted, free] = apart([bytes, free]);
+                        self.log(job, format_args!("wanted {wanted} more, {free} are free"));
                     }
                 }
             }
@@ -420,11 +420,9 @@ impl Controller {
             return;
         };
         gang.told += 1;
+        let [bytes, has, most] = apart([bytes, has, most]);
         gang.say(&format!(
-            "cannot get {} more: its user's jobs have {} of device memory and may have {} at once (a cap of this broker)",
-            shown(bytes),
-            shown(has),
-            shown(most)
+            "cannot get {bytes} more: its user's jobs have {has} of device memory and may have {most} at once (a cap of this broker)"
         ));
     }
 
@@ -888,7 +886,8 @@ impl Controller {
         let Some(about) = self.about(id).copied() else { return };
         let memory = self.devices.bytes(id).unwrap_or(about.memory);
         if memory != about.memory {
-            log::info!("device {} has {}, not {}", id.0, shown(memory), shown(about.memory));
+            let [has, thought] = apart([memory, about.memory]);
+            log::info!("device {} has {has}, not {thought}", id.0);
             self.decide(Event::Device(Device { memory, ..about }));
         }
     }
@@ -1190,13 +1189,17 @@ impl Controller {
 
     // Periodic work.
 
-    /// Does the periodic work that does not need NVML.
-    pub fn check_processes(&mut self) {
+    /// Does the periodic work that does not wait for NVML. `told`: NVML reports devices.
+    pub fn check_processes(&mut self, told: bool) {
+        self.room.has_nvml = told;
         let left = self.jobs.forget_unreattached(&self.machine);
         self.end_unreattached(left);
         self.observer.check_exited();
         self.check_suspended();
         self.check_evicted();
+        if told {
+            self.check_idle();
+        }
         self.make_room();
         self.check_growth();
         self.check_usage(clock::now());
@@ -1240,6 +1243,26 @@ impl Controller {
         }
     }
 
+    /// Orders idle jobs to leave that the driver's checkpoint moves, once there is a sample from
+    /// after their offer: without one the room for their return would be unknown.
+    fn check_idle(&mut self) {
+        for (job, gang) in self.jobs.iter() {
+            let offers = gang
+                .members
+                .values()
+                .filter_map(|member| Some((member, member.offered()?)));
+            for (member, since) in offers {
+                let Some((device, _)) = self.machine.share(job) else {
+                    continue;
+                };
+                match self.observer.saw(device, since) {
+                    true => member.order_move(true, EvictionCause::Idle),
+                    false => self.observer.ask(device),
+                }
+            }
+        }
+    }
+
     /// The bytes that a job gives others if its memory left to make room; `None`: all.
     fn lends_only(&self, job: Job, gang: &Gang) -> Option<u64> {
         let away = gang.members.values().any(Member::has_evicted);
@@ -1260,7 +1283,13 @@ impl Controller {
                 self.room.refused(job, now);
             }
         }
-        let orders = self.room.check(now, &self.machine, &self.jobs, &self.growth);
+        let is_sampled = |device, since| self.observer.saw(device, since);
+        let orders = self
+            .room
+            .check(now, &self.machine, &self.jobs, &self.growth, &is_sampled);
+        if let Some(device) = orders.sample {
+            self.observer.ask(device);
+        }
         if let Some((waiting, leave)) = orders.leave {
             let of = |job: Job| self.jobs.gang(job).map_or_else(String::new, Gang::called);
             for (job, bytes, why) in &leave {
@@ -1270,7 +1299,9 @@ impl Controller {
                         "its memory moves to the host, because {} {why}; it comes back by itself",
                         of(waiting)
                     ));
-                    gang.members.values().for_each(|member| member.order_move(true));
+                    gang.members
+                        .values()
+                        .for_each(|member| member.order_move(true, EvictionCause::Room));
                 }
             }
             if let Some(gang) = self.jobs.gang(waiting) {
@@ -1284,7 +1315,9 @@ impl Controller {
         for job in orders.back {
             self.log(job, format_args!("returns to the device"));
             if let Some(gang) = self.jobs.gang(job) {
-                gang.members.values().for_each(|member| member.order_move(false));
+                gang.members
+                    .values()
+                    .for_each(|member| member.order_move(false, EvictionCause::Room));
             }
         }
     }
