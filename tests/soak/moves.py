@@ -45,8 +45,10 @@ SPARE = 8 * MIB
 class Mover:
     """A job whose memory moves."""
 
-    def __init__(self, job, ready, running):
+    def __init__(self, job, ready, running, backing):
         self.job, self.ready, self.running, self.host = job, ready, running, None
+        # The simulated driver's own copy, whose memory the allocator keeps.
+        self.spare = SPARE + (MOVED * MIB if backing == "device" else 0)
 
 
 class Round:
@@ -76,7 +78,8 @@ class Round:
         self.count += 1
         ready, running = (self.folder / f"{self.count}.{end}" for end in ("ready", "running"))
         running.touch()
-        more = {"WEFT_BACKING": self.rng.choice(("movable", "device")), "WEFT_MEMORY": f"{need}MiB", "WEFT_LOG": "error", "WEFT_WAIT": "60"}
+        backing = self.rng.choice(("movable", "device"))
+        more = {"WEFT_BACKING": backing, "WEFT_MEMORY": f"{need}MiB", "WEFT_LOG": "error", "WEFT_WAIT": "60"}
         environment = {**jobs.clean_environment(), **self.device.environment(), **jobs.preload(self.broker.variables(), priority=priority), **more}
         plain, ordered = self.programs
         # As much memory, in blocks of at most 6 MiB.
@@ -85,7 +88,7 @@ class Round:
         command = self.rng.choice(commands) if mib == MOVED else commands[0]
         job = jobs.Job(command, environment=environment, folder=self.folder, name=f"{self.count}.job")
         self.figures.starts += 1
-        self.all[job.pid] = Mover(job, ready, running)
+        self.all[job.pid] = Mover(job, ready, running, backing)
         return self.all[job.pid]
 
     def fill(self):
@@ -178,7 +181,7 @@ class Round:
             self.trouble("lost", f"dead jobs are known: {self.known() - set(alive)}")
         for pid, one in alive.items():
             one.host = one.host or stage.wire.figure(pid, "RssAnon") << 10
-            held = lambda pid=pid, one=one: (stage.wire.figure(pid, "RssAnon") << 10) < one.host + SPARE  # noqa: E731
+            held = lambda pid=pid, one=one: (stage.wire.figure(pid, "RssAnon") << 10) < one.host + one.spare  # noqa: E731
             if not jobs.wait_until(held, 10, 0.05):
                 self.trouble("lost", f"host memory is held: {one.host} bytes before, {stage.wire.figure(pid, 'RssAnon')} KiB now", one)
 

@@ -186,6 +186,8 @@ struct Away {
     claim: u64,
     /// Bytes that must be free in addition.
     spare: u64,
+    /// The same if no broker measured its context; 0: one has.
+    unmeasured: u64,
     /// Broker that was there when it left.
     attachment: u64,
     /// When the broker was first missed, ns; 0: it is there.
@@ -340,9 +342,9 @@ impl MemoryMover {
             return;
         };
         match link.lane.eviction.excess() {
-            Some(excess) => away.spare = away.spare.max(excess),
+            Some(excess) => (away.spare, away.unmeasured) = (away.spare.max(excess), 0),
             None if away.attachment != attachment => {
-                away.spare = away.spare.max(CONTEXT_BYTES);
+                away.spare = away.spare.max(away.unmeasured);
                 link.lane.eviction.set_excess(Some(away.spare));
             }
             None => {}
@@ -545,8 +547,8 @@ impl MemoryMover {
     }
 
     /// Has the driver take the process off the device. Returns its bytes, and those to be free
-    /// beyond them before it returns.
-    fn take_off(&self, at: DeviceNumber) -> Result<(u64, u64), Obstacle> {
+    /// beyond them before it returns: once its context is measured, and if it never is.
+    fn take_off(&self, at: DeviceNumber) -> Result<(u64, [u64; 2]), Obstacle> {
         // No call changes them any more.
         let bytes = throttle::held(at);
         let known = super::contexts().first().copied();
@@ -563,9 +565,12 @@ impl MemoryMover {
         drop(change);
         // At most half of the bytes that were free next to the job: it must be able to return to
         // the same place.
-        let spare = CONTEXT_BYTES.min(total / CONTEXT_PARTS).min(free / 2);
+        let unmeasured = CONTEXT_BYTES.min(total / CONTEXT_PARTS);
         let most = self.link.settings.limit().map(|limit| limit.saturating_sub(bytes));
-        Ok((bytes, spare.min(most.unwrap_or(u64::MAX))))
+        Ok((
+            bytes,
+            [unmeasured.min(free / 2), unmeasured].map(|spare| spare.min(most.unwrap_or(u64::MAX))),
+        ))
     }
 
     /// Moves all movable memory from this device to the host.
@@ -594,7 +599,7 @@ impl MemoryMover {
                 throttle::memory_changed(at, -signed(bytes), 0);
             }
             drop(change);
-            unmapped.map(|bytes| (bytes, 0)).map_err(refused)
+            unmapped.map(|bytes| (bytes, [0, 0])).map_err(refused)
         });
         if moved.is_err() && blocks::map_all().and_then(|()| blocks::copy_in()).is_ok() {
             match moved {
@@ -608,12 +613,13 @@ impl MemoryMover {
             return moved.map(drop);
         }
         // After an error a part is away and does not come back at once.
-        let (bytes, spare) = moved.unwrap_or_else(|_| (blocks::totals().1, 0));
+        let (bytes, [spare, unmeasured]) = moved.unwrap_or_else(|_| (blocks::totals().1, [0, 0]));
         if moved.is_err() {
             throttle::memory_changed(at, -signed(bytes), 0);
         }
         self.away = Some(Away {
             spare,
+            unmeasured,
             attachment: self.attachment,
             bytes,
             since: clock::now(),
