@@ -3,9 +3,10 @@
 
 A crowd of jobs compares its memory with a copy or with the values written there, all the time
 (tests/regressions/programs/movable.c, and movable_ordered.c, which takes and frees it in stream
-order). The memory is movable, or plain and moves by the driver's checkpoint. Several such crowds
-have a device and a broker each. A strike orders one of them to leave the device or to return, or
-starts a more important job that needs the memory of others. At a random moment of the move it kills
+order). The memory is movable; with SOAK_CHECKPOINT=1 some of it is plain and moves by the driver's
+checkpoint. Several such crowds have a device and a broker each. A strike orders one of them to
+leave the device or to return, or starts a more important job that needs the memory of others.
+At a random moment of the move it kills
 that job, the broker, or both. Invariants after each strike:
 
 * the broker, or the next one, knows no dead job: neither as client nor in its book;
@@ -15,6 +16,7 @@ and in the end of a round each job has the contents that it should have, and the
 memory back.
 """
 
+import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +30,9 @@ MIB = 1 << 20
 # Movable memory of a job, and its need: with the small memory, without the context.
 MOVED, NEED = 24, 32
 CONTEXT = 8
+# Plain memory of a job beyond that: the driver takes whole pieces of 2 MiB. The broker counts it as
+# part of the context.
+PIECES = 12
 CROWD = 3
 # Crowds at a time. They wait most of the time.
 CROWDS = 5
@@ -60,13 +65,17 @@ class Round:
         self.programs = [compiled.program(self.folder, PROGRAMS / name) for name in ("movable.c", "movable_ordered.c")]
         config = self.folder / "device.toml"
         config.write_text(f"[device]\ncontext_memory = {CONTEXT * MIB}\n")
+        by_driver = os.environ.get("SOAK_CHECKPOINT") == "1"
         # Room for the crowd and for the contexts of those that come.
-        memory = (CROWD * (NEED + CONTEXT) + 3 * CONTEXT) * MIB
+        memory = (CROWD * (NEED + CONTEXT + (PIECES if by_driver else 0)) + 3 * CONTEXT) * MIB
         self.device = jobs.Device(self.folder, config=config, dilation=DILATION, memory=memory)
         self.device.settings["SIMGPU_MOVES"] = str(self.folder / "moves")
         self.broker = jobs.Broker(self.folder, self.device, policy=policy, trace=False)
         self.number, self.figures, self.rng = number, figures, rng
-        moves.allow_checkpoint(self.broker, self.device, rng.choice(("580", "595", "610")))
+        self.backings = ["movable"]
+        if by_driver:
+            self.backings.append("device")
+            moves.allow_checkpoint(self.broker, self.device, rng.choice(("580", "595", "610")))
         self.crowd, self.count, self.what, self.wrong = [], 0, "", 0
         self.all = {}
 
@@ -78,7 +87,7 @@ class Round:
         self.count += 1
         ready, running = (self.folder / f"{self.count}.{end}" for end in ("ready", "running"))
         running.touch()
-        backing = self.rng.choice(("movable", "device"))
+        backing = self.rng.choice(self.backings)
         more = {"WEFT_BACKING": backing, "WEFT_MEMORY": f"{need}MiB", "WEFT_LOG": "error", "WEFT_WAIT": "60"}
         environment = {**jobs.clean_environment(), **self.device.environment(), **jobs.preload(self.broker.variables(), priority=priority), **more}
         plain, ordered = self.programs
