@@ -1223,7 +1223,8 @@ impl Controller {
     }
 
     /// Gives others the bytes of jobs whose memory is on the host. They claim them before they
-    /// return. A job with a limit keeps its request, unless a more important one waits.
+    /// return. A job with a limit keeps its request, unless a more important one waits. A job that
+    /// is back keeps its declared need, or more if it uses that.
     fn check_evicted(&mut self) {
         let is_new = |member: &Member| member.is_checkpointed() && member.eviction().excess().is_none();
         let gangs = self.jobs.iter().filter(|(_, gang)| gang.members.values().any(is_new));
@@ -1239,6 +1240,11 @@ impl Controller {
             .collect();
         for (job, bytes) in given {
             self.log(job, format_args!("is on the host: {} are free", shown(bytes)));
+            self.decide(Event::Gives(job, bytes));
+        }
+        let fixed = self.jobs.iter().filter(|(job, gang)| self.is_fixed(*job, gang));
+        let unused: Vec<(Job, u64)> = fixed.map(|(job, gang)| (job, gang.take_of_returned())).collect();
+        for (job, bytes) in unused.into_iter().filter(|(_, bytes)| *bytes > 0) {
             self.decide(Event::Gives(job, bytes));
         }
     }
