@@ -723,12 +723,15 @@ impl MemoryMover {
             return Err(Obstacle::NoBroker);
         }
         slot.set_residence(Residence::Returns, away.bytes, away.since);
-        let back = checkpoint::come_back(self.link, away.bytes);
+        // The next broker is to know of the memory, too.
         throttle::memory_changed(at, signed(away.bytes), grant.claimed());
         grant.use_up();
-        drop(grant);
+        let back = checkpoint::come_back(self.link, away.bytes);
         self.away = None;
         throttle::back_on_device(at);
+        // Before the broker may count the memory again.
+        self.slot().set_residence(Residence::Device, 0, 0);
+        drop(grant);
         match back {
             Ok(()) => {
                 GONE.store(false, Ordering::SeqCst);

@@ -27,7 +27,7 @@ use super::growth::{Grower, Growth};
 use super::history::AdmissionHistory;
 use super::job_table::{self, Gang, JobTable, context_on};
 use super::ledger::{Journal, Ledger, Page};
-use super::making_room::{LONGEST_MOVE_NS, RoomMaking};
+use super::making_room::{LONGEST_MOVE_NS, REATTACH_NS, RoomMaking};
 use super::member::{Member, Terms};
 use super::notify::{self, PositionLines};
 use super::observed_usage::{self, ObservedUsage};
@@ -85,6 +85,9 @@ pub struct Controller {
     usage_noted: Ns,
     /// Bytes that undeclared jobs kept from less important ones at the last check.
     kept: u64,
+    /// When all clients of an earlier broker have attached again, ns of the clock; 0: there was
+    /// none.
+    complete_at: Ns,
     /// Whether the broker ends: no client gets a decision any more.
     closed: bool,
     /// Decisions that are not carried out yet.
@@ -120,6 +123,10 @@ impl Controller {
             caps: BTreeMap::new(),
             usage_noted: 0,
             kept: 0,
+            complete_at: match goes_on {
+                true => clock::now().saturating_add(REATTACH_NS),
+                false => 0,
+            },
             closed: false,
             decisions: Vec::new(),
             journal: Journal::new(ledger),
@@ -1039,16 +1046,14 @@ impl Controller {
 
     /// Whether a client may have memory now. One that the driver's checkpoint took off its device
     /// may have it only by a sample of all memory there, as NVML reports it: without enough room
-    /// the driver loses the job.
+    /// the driver loses the job. None returns while clients of an earlier broker may hold memory
+    /// that this one does not know yet.
     pub fn may_return(&self, client: u64, reading: Option<&Reading>) -> bool {
         let Some(member) = self.jobs.member(client).filter(|member| member.is_checkpointed()) else {
             return true;
         };
-        // Its context was not measured yet.
-        if member.eviction().excess().is_none() {
-            return false;
-        }
-        self.has_sample(client, reading)
+        let is_measured = member.eviction().excess().is_some();
+        is_measured && clock::now() >= self.complete_at && self.has_sample(client, reading)
     }
 
     /// Whether this answer of NVML made a sample of a client's device.

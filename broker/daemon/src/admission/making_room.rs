@@ -50,7 +50,7 @@ const SAMPLE_NS: Ns = 1_000_000_000;
 
 /// Time after a broker's start in which no memory returns, ns. Jobs that waited for more attach
 /// again and ask again within it: they look for a broker once a second.
-const REATTACH_NS: Ns = 5_000_000_000;
+pub const REATTACH_NS: Ns = 5_000_000_000;
 
 /// Interval of checks, ns.
 const CHECK_NS: Ns = 250_000_000;

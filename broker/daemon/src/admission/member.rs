@@ -188,10 +188,15 @@ impl Member {
         &self.entry.lane.eviction
     }
 
-    /// Whether the driver's checkpoint has taken all of it off the device, its context too.
+    /// Whether the driver's checkpoint has taken all of it off the device, its context too, or is
+    /// bringing it back.
     pub fn is_checkpointed(&self) -> bool {
-        let slot = self.eviction();
-        self.moves_by_driver() && slot.residence() == Residence::Evicted
+        self.returns_by_driver() || self.moves_by_driver() && self.eviction().residence() == Residence::Evicted
+    }
+
+    /// Whether the driver is bringing it back: an unknown part of it is on the device.
+    pub fn returns_by_driver(&self) -> bool {
+        self.moves_by_driver() && self.eviction().residence() == Residence::Returns
     }
 
     /// Whether the driver's checkpoint moves it.
