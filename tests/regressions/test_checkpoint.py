@@ -4,12 +4,15 @@ loses a job that another program moves."""
 
 import os
 import signal
+import subprocess
 import time
 
 import pytest
 from built import compiled
+from fixtures import moves
 from fixtures.moves import done, right, stands, state
 from fixtures.scene import BOUND, weft
+from fixtures.told import Told
 from harness import jobs
 
 GIB = 1 << 30
@@ -38,24 +41,18 @@ def stranger(scene, name, mib):
 @pytest.fixture
 def plain(scene):
     """Starts jobs on plain memory under a broker that allows the driver's checkpoint."""
-    scene.device.settings |= {"SIMGPU_MEMORY": str(DEVICE), "SIMGPU_CHECKPOINT": "595"}
-    scene.broker.arguments += ["--checkpoint", "allow"]
-    with_nvml(scene)
+    scene.device.settings["SIMGPU_MEMORY"] = str(DEVICE)
+    moves.allow_checkpoint(scene.broker, scene.device, "595")
 
-    def start(name, mib=LARGE, kind="plain", more=None):
+    def start(name, mib=LARGE, kind="plain", more=None, before=()):
         if not scene.broker.job:
             scene.broker.start()
         ready = scene.folder / f"{name}.ready"
-        job = scene.job([compiled(scene, "checkpoint.c"), "holds", kind, mib, ready, scene.running], name, more=more)
+        job = scene.job([*before, compiled(scene, "checkpoint.c"), "holds", kind, mib, ready, scene.running], name, more=more)
         stands(job, ready)
         return job
 
     return start
-
-
-def with_nvml(scene):
-    before = scene.broker.environment
-    scene.broker.environment = lambda: {**before(), **scene.device.environment()}
 
 
 def without(scene, *words, branch="580", name="alone"):
@@ -327,12 +324,160 @@ def test_an_evicted_job_can_be_cancelled(scene, plain):
     scene.finish(job, code=-15)
 
 
-def test_a_job_that_is_away_makes_no_room_by_itself(scene, plain):
-    """Only a command moves a job by checkpoint: one of higher priority waits as before."""
-    low = plain("low", more={"WEFT_PRIORITY": "7"})
-    ready = scene.folder / "service.ready"
-    own = {"WEFT_PRIORITY": "0", "WEFT_MEMORY": "150MiB", "WEFT_WAIT": "2"}
-    service = scene.job([compiled(scene, "checkpoint.c"), "holds", "plain", 130, ready, scene.running], "service", more=own)
-    service.wait(BOUND)
-    assert not ready.exists() and state(scene, low) == "device", f"{scene.row(low)}\n{service.explain()}"
+def one_that_may_leave(scene, plain, kind="plain"):
+    """A job of low priority on a device whose memory the declared needs divide."""
+    scene.device.settings["SIMGPU_MEMORY"] = str(4 * GIB)
+    return plain("low", kind=kind, more={"WEFT_PRIORITY": "7", "WEFT_MEMORY": "2400MiB"})
+
+
+def needs_room(scene, wait=int(BOUND)):
+    """A more important job that needs the memory of the other one, and its files."""
+    ready, ends = scene.folder / "service.ready", scene.folder / "service.running"
+    ends.touch()
+    own = {"WEFT_PRIORITY": "0", "WEFT_MEMORY": "1800MiB", "WEFT_WAIT": str(wait)}
+    command = [compiled(scene, "checkpoint.c"), "holds", "plain", 130, ready, ends]
+    return scene.job(command, "service", more=own), ready, ends
+
+
+@pytest.mark.parametrize("broker", ["one broker", "broker killed"])
+def test_a_less_important_job_makes_room_and_returns(scene, plain, broker):
+    low = one_that_may_leave(scene, plain)
+    service, ready, ends = needs_room(scene)
+    stands(service, ready)
+    away = scene.row(low)["eviction"]
+    assert (away["state"], away["cause"], away["by"]) == ("evicted", "room", "checkpoint"), away
+    assert "moves to the host" in low.stderr() and "moves to the host" in service.stderr()
+    if broker == "broker killed":
+        scene.broker.job.kill()
+        scene.broker.start()
+        for job in (low, service):
+            scene.attached(job)
+        assert jobs.wait_until(lambda: state(scene, low) == "evicted", BOUND), scene.row(low)
+    ends.unlink()
+    scene.finish(service)
+    assert jobs.wait_until(lambda: state(scene, low) == "device", BOUND), f"{scene.row(low)}\n{low.explain()}"
     right(scene, low)
+
+
+def test_a_running_job_that_takes_more_gets_room(scene, plain):
+    low = plain("low", 120, more={"WEFT_PRIORITY": "7"})
+    service = Told(scene, "service", WEFT_PRIORITY="0")
+    assert service.take(60 * MIB)["result"] == 0, service.job.explain()
+    assert service.take(100 * MIB)["result"] == 0, service.job.explain()
+    assert scene.row(low)["eviction"]["cause"] == "room", scene.row(low)
+    service.tell("end")
+    scene.finish(service.job)
+    assert jobs.wait_until(lambda: state(scene, low) == "device", BOUND), scene.row(low)
+    right(scene, low)
+
+
+@pytest.mark.parametrize("why", ["barred", "forbidden"])
+def test_a_job_that_the_driver_would_lose_makes_no_room(scene, plain, why):
+    if why == "forbidden":
+        scene.broker.arguments = scene.broker.arguments[:-1] + ["off"]
+    low = one_that_may_leave(scene, plain, "ipc" if why == "barred" else "plain")
+    service, ready, _ = needs_room(scene, wait=13)
+    service.wait(BOUND)
+    assert not ready.exists() and state(scene, low) != "evicted", f"{scene.row(low)}\n{service.explain()}"
+    # It is asked once.
+    assert low.stderr().count("moves to the host") == (why == "barred"), low.explain()
+    right(scene, low)
+
+
+def idle(scene, **more):
+    scene.broker.start()
+    program = compiled(scene, "movable_idle.c")
+    return moves.Idle(scene, program, "service", 96, "500ms", {"WEFT_BACKING": "device", **more}, ["asks nothing"])
+
+
+def test_an_idle_service_leaves_and_any_call_brings_it_back(scene, plain):
+    served = idle(scene)
+    for number, word in enumerate(["kernel", "copy", "memset", "sync", "graph", "two"], start=1):
+        served.leaves()
+        assert (served.eviction()["by"], scene.row(served.job)["memory"]) == ("checkpoint", 0), scene.row(served.job)
+        served.asks(word)
+        row = served.eviction()
+        assert row["wakes"] == number and row["woke_in_s"] > 0, f"{word}: {row}"
+    right(scene, served.job)
+
+
+def test_an_idle_service_waits_for_its_next_broker(scene, plain):
+    served = idle(scene)
+    served.leaves()
+    scene.broker.job.kill()
+    assert jobs.wait_until(lambda: "comes back once there is a broker" in served.job.stderr(), BOUND), served.job.explain()
+    served.send("kernel")
+    assert not jobs.wait_until(served.answered, 1.0), served.job.explain()
+    scene.broker.start()
+    served.answer("kernel")
+    right(scene, served.job)
+
+
+def test_the_wait_of_an_idle_service_for_a_broker_is_bounded(scene, plain):
+    served = idle(scene, WEFT_WAIT="2")
+    served.leaves()
+    scene.broker.job.kill()
+    assert 2000 <= served.asks("fails")
+    scene.broker.start()
+    assert jobs.wait_until(lambda: served.eviction().get("state") == "device", BOUND), served.job.explain()
+    served.asks("kernel")
+    right(scene, served.job)
+
+
+def test_an_ordered_return_goes_on_at_the_next_broker(scene, plain):
+    first = plain("first")
+    done(scene, "pause", "--evict", first.pid)
+    second = plain("second", 130)
+    assert "are not free" in done(scene, "resume", "--timeout", "2s", first.pid, code=124)
+    scene.broker.job.kill()
+    assert jobs.wait_until(lambda: "it comes back once there is a broker" in first.stderr(), BOUND), first.explain()
+    scene.broker.start()
+    for job in (first, second):
+        scene.attached(job)
+    waits = lambda: "are not free" in ((scene.row(first)["eviction"] or {}).get("obstacle") or "")  # noqa: E731
+    assert jobs.wait_until(waits, BOUND), scene.row(first)
+    done(scene, "pause", "--evict", second.pid)
+    assert jobs.wait_until(lambda: state(scene, first) == "device", BOUND), scene.row(first)
+    done(scene, "pause", "--evict", first.pid)
+    done(scene, "resume", second.pid)
+    scene.running.unlink()
+    scene.finish(second)
+    done(scene, "resume", first.pid)
+    scene.finish(first)
+    assert b"all as it should be" in first.stdout() and b"all as it should be" in second.stdout()
+
+
+# The open kernel module of driver 595, and NCCL.
+
+
+@pytest.mark.parametrize(("branch", "lives"), [("580", True), ("595", False), ("610", True)])
+def test_without_weft_a_group_of_nccl_ends_the_process_on_595(scene, branch, lives):
+    job = without(scene, "group", branch=branch)
+    assert job.wait(BOUND) == (0 if lives else -signal.SIGABRT), f"{job.stdout()!r}\n{job.explain()}"
+
+
+def test_a_job_with_a_group_of_nccl_stays(scene, plain):
+    job = plain("job", 20, "group")
+    assert "has an NCCL group" in done(scene, "pause", "--evict", job.pid, code=1)
+    right(scene, job)
+
+
+@pytest.mark.parametrize(("last", "hangs"), [("there", True), ("away", False)])
+def test_without_weft_the_end_of_a_restored_process_hangs_its_host(scene, last, hangs):
+    job = without(scene, "ends", last, branch="595-open")
+    assert job.wait(BOUND) == 0, f"{job.stdout()!r}\n{job.explain()}"
+    assert ("host hung" in job.stderr()) == hangs, job.explain()
+
+
+def test_on_the_open_module_of_595_nothing_moves(scene, plain):
+    mounted = "mount -t tmpfs weft-test /proc/driver && mkdir /proc/driver/nvidia && cp $0 /proc/driver/nvidia/version"
+    version = scene.folder / "version"
+    version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.71  Release Build  (root@host)\n")
+    inside = ["unshare", "--mount", "sh", "-c"]
+    if subprocess.run([*inside, mounted, version], capture_output=True, check=False).returncode:
+        pytest.skip("no rights to mount")
+    scene.device.settings["SIMGPU_CHECKPOINT"] = "595-open"
+    job = plain("job", 20, before=[*inside, mounted + ' && exec "$@"', version])
+    assert "hung whole machines" in done(scene, "pause", "--evict", job.pid, code=1)
+    right(scene, job)
+    assert "host hung" not in job.stderr(), job.explain()

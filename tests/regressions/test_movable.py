@@ -397,14 +397,61 @@ def test_what_cannot_be_moved_stays_and_is_told(scene, movable):
     plain = movable("plain", WEFT_BACKING="device")
     line = done(scene, "pause", "--evict", plain.pid, code=1)
     assert "no movable memory" in line and "--backing movable" in line, line
+    line = done(scene, "pause", plain.pid)
+    assert "which stays: run it with --backing movable" in line and "the driver's checkpoint" in line, line
+    done(scene, "resume", plain.pid)
     captures = movable("captures", MOVED, "capture")
     assert "captures a graph" in done(scene, "pause", "--evict", captures.pid, code=1)
-    assert "keeps" in done(scene, "pause", captures.pid)
+    line = done(scene, "pause", captures.pid)
+    client = scene.row(captures)["client"]
+    assert f"(weft resume {client}, then weft pause --evict {client} moves it to the host)" in line, line
     # A stopped process moves nothing.
     assert jobs.wait_until(lambda: scene.row(captures)["stopped"], BOUND), scene.row(captures)
     assert "is stopped" in done(scene, "pause", "--evict", captures.pid, code=1)
     done(scene, "resume", captures.pid)
     right(scene, plain, captures)
+
+
+def test_an_evicted_job_can_be_stopped_and_is_left_as_it_is(scene, movable):
+    job = movable("moves")
+    done(scene, "pause", "--evict", job.pid)
+    # It keeps small memory, which does not move.
+    assert scene.row(job)["memory"] == MIB and done(scene, "pause", job.pid) == ""
+    told = " ".join(weft(scene, "status", "-v").stdout.split())
+    assert "these stay on the device: 1.00 MiB plain" in told, told
+    assert jobs.wait_until(lambda: scene.row(job)["stopped"], BOUND), scene.row(job)
+    assert done(scene, "pause", "--evict", job.pid) == ""
+    done(scene, "resume", job.pid)
+    assert state(scene, job) == "device"
+    right(scene, job)
+
+
+@pytest.mark.parametrize("order", ["kept", "called off"])
+def test_an_ordered_return_goes_on_at_the_next_broker(scene, movable, order):
+    first = movable("first", 150)
+    done(scene, "pause", "--evict", first.pid)
+    second = movable("second", 120)
+    assert "are not free" in done(scene, "resume", "--timeout", "1s", first.pid, code=124)
+    if order == "called off":
+        done(scene, "pause", "--evict", first.pid)
+    scene.broker.job.kill()
+    scene.broker.start()
+    for job in (first, second):
+        scene.attached(job)
+    assert jobs.wait_until(lambda: state(scene, first) == "evicted", BOUND), scene.row(first)
+    waits = lambda: "are not free" in (scene.row(first)["eviction"]["obstacle"] or "")  # noqa: E731
+    assert jobs.wait_until(waits, BOUND if order == "kept" else 2) == (order == "kept"), scene.row(first)
+    done(scene, "pause", "--evict", second.pid)
+    back = jobs.wait_until(lambda: state(scene, first) == "device", BOUND if order == "kept" else 2)
+    assert back == (order == "kept"), scene.row(first)
+    if order == "kept":
+        done(scene, "pause", "--evict", first.pid)
+    done(scene, "resume", second.pid)
+    scene.running.unlink()
+    scene.finish(second)
+    done(scene, "resume", first.pid)
+    scene.finish(first)
+    assert b"all as it should be" in first.stdout() and b"all as it should be" in second.stdout()
 
 
 def test_memory_that_cannot_move_is_told_with_its_kinds(scene):
@@ -540,45 +587,6 @@ def test_a_process_on_two_devices_keeps_the_memory_of_the_one_that_moves(scene):
     right(scene, job)
 
 
-class Idle:
-    """A service with movable memory that leaves while the service is idle."""
-
-    def __init__(self, scene, name, mib, after, more):
-        self.scene = scene
-        self.ready = scene.folder / f"{name}.ready"
-        self.go, self.done = (scene.folder / f"{name}.ready.{end}" for end in ("go", "done"))
-        command = [compiled(scene, "movable_idle.c"), self.ready, scene.running, mib]
-        self.job = scene.job(command, name, more={"WEFT_BACKING": "movable", "WEFT_EVICT_IDLE": after, **more})
-        stands(self.job, self.ready)
-
-    def eviction(self):
-        return (self.scene.row(self.job) or {}).get("eviction") or {}
-
-    def leaves(self):
-        assert jobs.wait_until(lambda: self.eviction().get("state") == "evicted", BOUND), self.job.explain()
-        away = self.eviction()
-        assert away["cause"] == "idle" and away["bytes"] > 0, away
-
-    def send(self, word):
-        part = self.go.with_suffix(".part")
-        part.write_text(word)
-        part.rename(self.go)
-
-    def answered(self):
-        return self.done.exists() or not self.job.running()
-
-    def asks(self, word):
-        """The milliseconds of the first call of a request."""
-        self.send(word)
-        return self.answer(word)
-
-    def answer(self, word):
-        assert jobs.wait_until(self.answered, BOUND) and self.done.exists(), f"{word}: {self.job.stdout()!r}\n{self.job.explain()}"
-        took = float(self.done.read_text())
-        self.done.unlink()
-        return took
-
-
 @pytest.fixture
 def service(scene, request):
     """Starts services whose memory leaves while they are idle, on a device of this size."""
@@ -586,7 +594,7 @@ def service(scene, request):
     scene.broker.start()
 
     def start(name="service", mib=MOVED, after="500ms", **more):
-        return Idle(scene, name, mib, after, more)
+        return moves.Idle(scene, compiled(scene, "movable_idle.c"), name, mib, after, more)
 
     return start
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Jobs and brokers killed at random steps of moves of memory.
 
-A crowd of jobs with movable memory compares its memory with a copy or with the values written
-there, all the time (tests/regressions/programs/movable.c, and movable_ordered.c, which takes and
-frees it in stream order). Several such crowds have a device and a broker each. A strike orders one
-of them to leave the device or to return, or starts a more important job that needs the memory of
-others. At a random moment of the move it kills that job, the broker, or both. Invariants after each
-strike:
+A crowd of jobs compares its memory with a copy or with the values written there, all the time
+(tests/regressions/programs/movable.c, and movable_ordered.c, which takes and frees it in stream
+order). The memory is movable; with SOAK_CHECKPOINT=1 some of it is plain and moves by the driver's
+checkpoint. Several such crowds have a device and a broker each. A strike orders one of them to
+leave the device or to return, or starts a more important job that needs the memory of others.
+At a random moment of the move it kills
+that job, the broker, or both. Invariants after each strike:
 
 * the broker, or the next one, knows no dead job: neither as client nor in its book;
 * all others return to the device, continue, and hold no more host memory than before;
@@ -15,6 +16,7 @@ and in the end of a round each job has the contents that it should have, and the
 memory back.
 """
 
+import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +30,9 @@ MIB = 1 << 20
 # Movable memory of a job, and its need: with the small memory, without the context.
 MOVED, NEED = 24, 32
 CONTEXT = 8
+# Plain memory of a job beyond that: the driver takes whole pieces of 2 MiB. The broker counts it as
+# part of the context.
+PIECES = 12
 CROWD = 3
 # Crowds at a time. They wait most of the time.
 CROWDS = 5
@@ -45,8 +50,10 @@ SPARE = 8 * MIB
 class Mover:
     """A job whose memory moves."""
 
-    def __init__(self, job, ready, running):
+    def __init__(self, job, ready, running, backing):
         self.job, self.ready, self.running, self.host = job, ready, running, None
+        # The simulated driver's own copy, whose memory the allocator keeps.
+        self.spare = SPARE + (MOVED * MIB if backing == "device" else 0)
 
 
 class Round:
@@ -58,12 +65,17 @@ class Round:
         self.programs = [compiled.program(self.folder, PROGRAMS / name) for name in ("movable.c", "movable_ordered.c")]
         config = self.folder / "device.toml"
         config.write_text(f"[device]\ncontext_memory = {CONTEXT * MIB}\n")
+        by_driver = os.environ.get("SOAK_CHECKPOINT") == "1"
         # Room for the crowd and for the contexts of those that come.
-        memory = (CROWD * (NEED + CONTEXT) + 3 * CONTEXT) * MIB
+        memory = (CROWD * (NEED + CONTEXT + (PIECES if by_driver else 0)) + 3 * CONTEXT) * MIB
         self.device = jobs.Device(self.folder, config=config, dilation=DILATION, memory=memory)
         self.device.settings["SIMGPU_MOVES"] = str(self.folder / "moves")
         self.broker = jobs.Broker(self.folder, self.device, policy=policy, trace=False)
         self.number, self.figures, self.rng = number, figures, rng
+        self.backings = ["movable"]
+        if by_driver:
+            self.backings.append("device")
+            moves.allow_checkpoint(self.broker, self.device, rng.choice(("580", "595", "610")))
         self.crowd, self.count, self.what, self.wrong = [], 0, "", 0
         self.all = {}
 
@@ -75,7 +87,8 @@ class Round:
         self.count += 1
         ready, running = (self.folder / f"{self.count}.{end}" for end in ("ready", "running"))
         running.touch()
-        more = {"WEFT_BACKING": "movable", "WEFT_MEMORY": f"{need}MiB", "WEFT_LOG": "error", "WEFT_WAIT": "60"}
+        backing = self.rng.choice(self.backings)
+        more = {"WEFT_BACKING": backing, "WEFT_MEMORY": f"{need}MiB", "WEFT_LOG": "error", "WEFT_WAIT": "60"}
         environment = {**jobs.clean_environment(), **self.device.environment(), **jobs.preload(self.broker.variables(), priority=priority), **more}
         plain, ordered = self.programs
         # As much memory, in blocks of at most 6 MiB.
@@ -84,7 +97,7 @@ class Round:
         command = self.rng.choice(commands) if mib == MOVED else commands[0]
         job = jobs.Job(command, environment=environment, folder=self.folder, name=f"{self.count}.job")
         self.figures.starts += 1
-        self.all[job.pid] = Mover(job, ready, running)
+        self.all[job.pid] = Mover(job, ready, running, backing)
         return self.all[job.pid]
 
     def fill(self):
@@ -177,7 +190,7 @@ class Round:
             self.trouble("lost", f"dead jobs are known: {self.known() - set(alive)}")
         for pid, one in alive.items():
             one.host = one.host or stage.wire.figure(pid, "RssAnon") << 10
-            held = lambda pid=pid, one=one: (stage.wire.figure(pid, "RssAnon") << 10) < one.host + SPARE  # noqa: E731
+            held = lambda pid=pid, one=one: (stage.wire.figure(pid, "RssAnon") << 10) < one.host + one.spare  # noqa: E731
             if not jobs.wait_until(held, 10, 0.05):
                 self.trouble("lost", f"host memory is held: {one.host} bytes before, {stage.wire.figure(pid, 'RssAnon')} KiB now", one)
 

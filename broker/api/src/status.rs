@@ -13,6 +13,12 @@ use weft_protocol::Ns;
 use weft_protocol::amount::shown;
 use weft_protocol::eviction::{CheckpointBar, EvictionCause, EvictionSlot, Obstacle, Residence};
 
+macro_rules! for_moves {
+    () => {
+        "run it with --backing movable (allocations of 2 MiB and more), or start it under a broker that allows the driver's checkpoint"
+    };
+}
+
 /// Version of the documented fields of the answer. Their meaning does not change within a version.
 pub const SCHEMA: u32 = 1;
 
@@ -55,6 +61,9 @@ pub struct BrokerStatus {
     /// Whether the broker serves many users.
     #[serde(default)]
     pub shared: bool,
+    /// Whether the driver's checkpoint may move jobs on plain memory.
+    #[serde(default)]
+    pub checkpoint: bool,
     /// Folder of the profiles; a shared broker keeps none.
     pub profiles: PathBuf,
     /// Seconds since the broker started.
@@ -431,9 +440,12 @@ impl EvictionStatus {
         self.cause.as_deref() == Some(EvictionCause::Idle.name())
     }
 
-    /// The large memory that stays on the device, with its kinds. `None`: there is none.
-    pub fn stays(&self) -> Option<String> {
+    /// The memory that stays on the device of the `held` bytes there, with its kinds. `None`: there
+    /// is none.
+    pub fn stays(&self, held: u64) -> Option<String> {
+        let known = self.movable.saturating_sub(self.bytes) + self.ordered + self.mapped;
         let kinds = [
+            (held.saturating_sub(known), "plain"),
             (self.ordered, "stream-ordered, in pools or in graphs"),
             (self.mapped, "mapped by the job itself"),
         ];
@@ -444,10 +456,20 @@ impl EvictionStatus {
 
     /// Why nothing of it can move.
     pub fn nothing_movable(&self) -> String {
-        self.stays().map_or_else(
+        self.stays(0).map_or_else(
             || NOTHING_MOVABLE.to_string(),
             |kinds| format!("none of its memory can move: {kinds}"),
         )
+    }
+
+    /// Whether the memory left by a command: it stays until another one.
+    pub fn is_by_command(&self) -> bool {
+        self.cause.as_deref() == Some(EvictionCause::Command.name())
+    }
+
+    /// Whether all memory that can move is on the host.
+    pub fn is_on_host(&self) -> bool {
+        self.state == Residence::Evicted.name()
     }
 
     /// Whether the memory is not on the device, or not all of it.
@@ -460,7 +482,10 @@ impl EvictionStatus {
 const STUCK: &str = "stuck";
 
 /// Why a job without movable memory is not moved.
-pub const NOTHING_MOVABLE: &str = "it has no movable memory: run it with --backing movable (allocations of 2 MiB and more), or start it under a broker that allows the driver's checkpoint";
+pub const NOTHING_MOVABLE: &str = concat!("it has no movable memory: ", for_moves!());
+
+/// The ways to start a job whose memory can move.
+pub const FOR_MOVES: &str = for_moves!();
 
 /// Why the driver's checkpoint is not used for a job.
 fn bar_text(bar: CheckpointBar) -> &'static str {
@@ -474,6 +499,7 @@ fn bar_text(bar: CheckpointBar) -> &'static str {
         CheckpointBar::Module => "the open kernel module of driver 595 hung whole machines after it",
         CheckpointBar::Mps => "the job shares its device under MPS, which is untried",
         CheckpointBar::Stuck => "an earlier step of the driver failed half-way",
+        CheckpointBar::Group => "the job has an NCCL group, with which driver 595 ended jobs",
     }
 }
 

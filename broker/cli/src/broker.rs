@@ -95,8 +95,9 @@ pub struct BrokerArgs {
     /// fault of one job under MPS ends all of them
     #[arg(long, value_name = "auto|on|off", conflicts_with = "shared")]
     pub mps: Option<MpsMode>,
-    /// Whether `weft pause --evict` may move plain memory by the driver's checkpoint (driver 570
-    /// and newer); default: off. No real GPU has run it: docs/limits.md has the hazards
+    /// Whether plain memory may move by the driver's checkpoint (driver 570 and newer): by weft
+    /// pause --evict, to make room, and with --evict-idle; default: off. No real GPU has run it:
+    /// docs/limits.md has the hazards
     #[arg(long, value_name = "off|allow", value_parser = text::checkpoint)]
     pub checkpoint: Option<bool>,
     /// File with the times and rates that other options do not give (weft config constants prints

@@ -61,6 +61,14 @@ pub fn order(places: &Places, jobs: &[String], evict: bool, timeout: Duration) -
         }
     }
     forget_fixed(&mut wanted);
+    // Memory on the host stays there. A stopped process takes the order in once it continues.
+    let is_there = |client: &ClientStatus| evict && client.eviction.as_ref().is_some_and(EvictionStatus::is_on_host);
+    let stays = wanted.extract_if(.., |client| client.stopped && is_there(client));
+    let by_itself = |client: &ClientStatus| !client.eviction.as_ref().is_some_and(EvictionStatus::is_by_command);
+    let stays = stays.filter(by_itself).map(|client| client.client).collect::<Vec<_>>();
+    if !stays.is_empty() {
+        admin::ask(places, &AdminQuestion::Evict { clients: stays, evict })?;
+    }
     for stopped in wanted.extract_if(.., |client| client.stopped) {
         eprintln!(
             "weft: client {} was not moved: its process is stopped (weft resume {} continues it)",

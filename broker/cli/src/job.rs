@@ -23,7 +23,7 @@ use super::status::{ATTACHED_AFTER_S, ask};
 use super::{eviction, text, users};
 use weft_api::admin::{self, AdminQuestion};
 use weft_api::paths::Places;
-use weft_api::status::{ClientStatus, Status};
+use weft_api::status::{ClientStatus, EvictionStatus, FOR_MOVES, Status};
 use weft_protocol::amount;
 use weft_protocol::duration::parse as time;
 
@@ -50,7 +50,8 @@ const MOST_LISTED: usize = 8;
 #[command(after_help = JOBS)]
 pub struct PauseArgs {
     /// Move the job's device memory to the host, instead of stopping its processes: they wait at
-    /// their next call that uses the device. For jobs with --backing movable
+    /// their next call that uses the device. For jobs with --backing movable, and for others under
+    /// a broker with --checkpoint allow
     #[arg(long)]
     pub evict: bool,
     /// Longest wait for the move (60s, 500ms, 2m); exit code 124 after it
@@ -111,15 +112,30 @@ pub fn pause(args: &PauseArgs) -> Result<ExitCode> {
     let (processes, code) = signal(&args.jobs, &[Signal::STOP])?;
     if let Ok(status) = ask(&places) {
         let paused = |client: &&ClientStatus| processes.iter().any(|process| process.client == client.client);
-        for client in status.clients.iter().filter(paused).filter(|client| client.memory > 0) {
-            eprintln!(
-                "weft: client {} keeps {} of device memory (weft pause --evict moves that of a job with --backing movable)",
-                client.client,
-                amount::shown(client.memory)
-            );
-        }
+        status
+            .clients
+            .iter()
+            .filter(paused)
+            .filter_map(kept)
+            .for_each(|line| eprintln!("weft: {line}"));
     }
     Ok(code)
+}
+
+/// Line on the device memory that a stopped process keeps, and the way to free it. `None`: it keeps
+/// none, or it was evicted before.
+fn kept(client: &ClientStatus) -> Option<String> {
+    let eviction = client.eviction.as_ref();
+    if client.memory == 0 || eviction.is_some_and(EvictionStatus::is_away) {
+        return None;
+    }
+    let (id, held) = (client.client, amount::shown(client.memory));
+    Some(match eviction.filter(|eviction| eviction.movable > 0) {
+        Some(_) => format!(
+            "client {id} keeps {held} of device memory (weft resume {id}, then weft pause --evict {id} moves it to the host)"
+        ),
+        None => format!("client {id} keeps {held} of device memory, which stays: {FOR_MOVES}"),
+    })
 }
 
 /// Continues jobs, also processes whose broker was killed while they were paused.

@@ -85,12 +85,13 @@ pub struct RunArgs {
     /// pause --evict [env: WEFT_BACKING]
     #[arg(long, value_enum)]
     pub backing: Option<BackingOption>,
-    /// Move the job's movable memory to the host once it has made no call for this long (10m, 90s);
-    /// its next call brings it back; with --backing movable [env: WEFT_EVICT_IDLE]
+    /// Move the job's memory to the host once it has made no call for this long (10m, 90s);
+    /// its next call brings it back; with --backing movable, or if the broker allows the driver's
+    /// checkpoint [env: WEFT_EVICT_IDLE]
     #[arg(long, value_name = "TIME", value_parser = duration::parse_some)]
     pub evict_idle: Option<Duration>,
-    /// Longest time for which the job's movable memory makes room for other jobs (30m): then it
-    /// comes back as soon as its bytes are free, before jobs that wait; with --backing movable
+    /// Longest time for which the job's memory makes room for other jobs (30m): then it comes back
+    /// as soon as its bytes are free, before jobs that wait; for the same jobs as --evict-idle
     /// [env: WEFT_LONGEST_EVICTED]
     #[arg(long, value_name = "TIME", value_parser = duration::parse_some)]
     pub longest_evicted: Option<Duration>,

@@ -374,7 +374,10 @@ pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
                 .map_or(String::new(), |why| format!("; its return waits: {why}"))
         ));
     }
-    let stays = client.eviction.as_ref().and_then(|it| Some((it.movable, it.stays()?)));
+    let stays = client
+        .eviction
+        .as_ref()
+        .and_then(|it| Some((it.movable, it.stays(client.memory)?)));
     if let Some((movable, kinds)) = stays.filter(|_| all) {
         lines.push(format!(
             "{} of its memory can move to the host; these stay on the device: {kinds}",

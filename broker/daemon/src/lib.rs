@@ -177,6 +177,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         policy: options.core.policy.to_string(),
         delay_bound: Duration::from_nanos(options.core.delay_bound),
         longest_wait: options.longest_wait,
+        checkpoint: options.checkpoint,
         shared: options.door.is_shared(),
         live: Arc::clone(&live),
         other_brokers: other_brokers.clone(),

@@ -57,7 +57,8 @@ pub enum EvictionCause {
     Command = 0,
     /// To make room for another job: it returns when there is room.
     Room = 1,
-    /// The job was idle: its next call brings it back. No order has this cause.
+    /// The job was idle: its next call brings it back. Only a client that offers its memory gets
+    /// an order with this cause.
     Idle = 2,
 }
 
@@ -73,9 +74,14 @@ impl EvictionCause {
 
     /// The cause of this order.
     pub fn of(order: u32) -> EvictionCause {
-        match order & 2 {
+        EvictionCause::from_word(order >> 1 & 3)
+    }
+
+    fn from_word(word: u32) -> EvictionCause {
+        match word {
             0 => EvictionCause::Command,
-            _ => EvictionCause::Room,
+            1 => EvictionCause::Room,
+            _ => EvictionCause::Idle,
         }
     }
 }
@@ -122,10 +128,12 @@ pub enum CheckpointBar {
     Mps = 8,
     /// An earlier step failed half-way.
     Stuck = 9,
+    /// The job launched a collective, and its driver has ended such jobs, or is not known.
+    Group = 10,
 }
 
 impl CheckpointBar {
-    const ALL: [CheckpointBar; 9] = [
+    const ALL: [CheckpointBar; 10] = [
         CheckpointBar::NotAllowed,
         CheckpointBar::DriverLacks,
         CheckpointBar::Managed,
@@ -135,6 +143,7 @@ impl CheckpointBar {
         CheckpointBar::Module,
         CheckpointBar::Mps,
         CheckpointBar::Stuck,
+        CheckpointBar::Group,
     ];
 }
 
@@ -201,8 +210,8 @@ impl Obstacle {
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct EvictionSlot {
-    /// Broker: four times the number of the latest order, plus 1 for an eviction, plus 2 if it
-    /// makes room for another job; 0: none. A shared futex for the client's thread.
+    /// Broker: eight times the number of the latest order, plus 1 for an eviction, plus two times
+    /// its [`EvictionCause`]; 0: none. A shared futex for the client's thread.
     pub order: AtomicU32,
     /// Client: the latest order that was carried out or refused.
     pub answered: AtomicU32,
@@ -240,6 +249,11 @@ pub struct EvictionSlot {
     /// Both: bytes by which the client's context exceeded the broker's figure for contexts, plus 1;
     /// 0: not measured. They must be free before the driver brings the client back.
     excess: AtomicU64,
+    /// Client: since when its job is idle, so that its memory may leave by an order, ns of the
+    /// machine's clock; 0: it may not. The driver's checkpoint needs a sample of the broker before.
+    offered: AtomicU64,
+    /// Client: bytes that must be free for its return beyond those on the host.
+    spare: AtomicU64,
 }
 
 /// Whether this order is to evict.
@@ -251,8 +265,8 @@ impl EvictionSlot {
     /// Gives a new order. Returns its word. The caller wakes the client.
     pub fn give_order(&self, evict: bool, cause: EvictionCause) -> u32 {
         let next = |order: u32| {
-            let number = (((order >> 2) + 1) & (u32::MAX >> 2)).max(1);
-            number << 2 | (cause as u32) << 1 | u32::from(evict)
+            let number = (((order >> 3) + 1) & (u32::MAX >> 3)).max(1);
+            number << 3 | (cause as u32) << 1 | u32::from(evict)
         };
         let given = self
             .order
@@ -279,6 +293,27 @@ impl EvictionSlot {
     pub fn set_excess(&self, bytes: Option<u64>) {
         self.excess
             .store(bytes.map_or(0, |bytes| bytes.saturating_add(1)), Ordering::Release);
+    }
+
+    /// Bytes that must be free for the return of the memory that is on the host.
+    pub fn needed_back(&self) -> u64 {
+        let spare = self.spare.load(Ordering::Relaxed);
+        self.evicted.load(Ordering::Relaxed).saturating_add(spare)
+    }
+
+    /// Writes the bytes that must be free beyond those on the host.
+    pub fn set_spare(&self, bytes: u64) {
+        self.spare.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Since when the client offers its memory, because its job is idle.
+    pub fn offered(&self) -> Option<Ns> {
+        Some(self.offered.load(Ordering::Acquire)).filter(|since| *since > 0)
+    }
+
+    /// Writes that time; `None`: it offers none.
+    pub fn set_offered(&self, since: Option<Ns>) {
+        self.offered.store(since.unwrap_or(0), Ordering::Release);
     }
 
     /// How the memory moves.
@@ -319,11 +354,7 @@ impl EvictionSlot {
 
     /// Why the memory left. Of use only while it is away.
     pub fn cause(&self) -> EvictionCause {
-        match self.cause.load(Ordering::Relaxed) {
-            0 => EvictionCause::Command,
-            1 => EvictionCause::Room,
-            _ => EvictionCause::Idle,
-        }
+        EvictionCause::from_word(self.cause.load(Ordering::Relaxed))
     }
 
     /// Whether the memory made room for other jobs for as long as its job allows.
@@ -387,8 +418,10 @@ mod tests {
             slot.give_order(false, EvictionCause::Command) > 1,
             "numbers begin anew, and 0 is no order"
         );
-        let room = slot.give_order(true, EvictionCause::Room);
-        assert!(evicts(room) && EvictionCause::of(room) == EvictionCause::Room);
+        for cause in [EvictionCause::Room, EvictionCause::Idle, EvictionCause::Command] {
+            let order = slot.give_order(true, cause);
+            assert!(evicts(order) && EvictionCause::of(order) == cause);
+        }
         for cause in [EvictionCause::Room, EvictionCause::Idle, EvictionCause::Command] {
             slot.set_cause(cause);
             assert_eq!(slot.cause(), cause);
@@ -418,7 +451,11 @@ mod tests {
         assert!(!slot.allows_checkpoint() && !slot.is_stuck(u64::MAX));
         assert_eq!((slot.by(), slot.excess()), (MoveBy::Blocks, None));
         slot.set_excess(Some(0));
-        assert_eq!(slot.excess(), Some(0));
+        assert_eq!((slot.excess(), slot.offered()), (Some(0), None));
+        slot.set_offered(Some(3));
+        slot.evicted.store(5, Ordering::Relaxed);
+        slot.set_spare(4);
+        assert_eq!((slot.offered(), slot.needed_back()), (Some(3), 9));
         slot.allow_checkpoint(true);
         slot.set_by(MoveBy::Checkpoint);
         slot.set_due(7);
@@ -440,7 +477,7 @@ mod tests {
             Obstacle::Device(9),
             Obstacle::Internal,
             Obstacle::Barred(CheckpointBar::NotAllowed),
-            Obstacle::Barred(CheckpointBar::Stuck),
+            Obstacle::Barred(CheckpointBar::Group),
             Obstacle::NoBroker,
         ] {
             slot.set_obstacle(Some(obstacle));

@@ -34,6 +34,12 @@ impl KernelModule {
         self.version.split('.').next()?.parse().ok()
     }
 
+    /// Whether the driver's checkpoint has ended processes with an NCCL group on one device: it did
+    /// on branch 595, and not on 580.
+    pub fn loses_groups(&self) -> bool {
+        self.branch() == Some(595)
+    }
+
     /// Whether the end of a process that the driver's checkpoint had moved has hung whole machines:
     /// 4 of 4 on the open module of branch 595 (NVIDIA/cuda-checkpoint, issue 53).
     pub fn hangs_after_checkpoint(&self) -> bool {
@@ -55,7 +61,7 @@ mod tests {
         let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.71  Release Build  (root@host)";
         let module = KernelModule::parse(open).expect("a module");
         assert_eq!((module.version.as_str(), module.is_open), ("595.71", true));
-        assert!(module.hangs_after_checkpoint());
+        assert!(module.hangs_after_checkpoint() && module.loses_groups());
         for wrong in ["", "NVRM version: something", "NVRM version: Kernel Module none"] {
             assert_eq!(KernelModule::parse(wrong), None, "{wrong}");
         }

@@ -96,7 +96,8 @@ pub fn bound(base: &str) {
 /// Why the driver's checkpoint is not used. `shared`: the job handed its memory out.
 pub fn bar(link: &BrokerLink, at: DeviceNumber, shared: bool) -> Option<CheckpointBar> {
     let module = || KernelModule::of_system().is_some_and(|module| module.hangs_after_checkpoint());
-    let bars: [(CheckpointBar, &dyn Fn() -> bool); 9] = [
+    let group = || KernelModule::of_system().is_none_or(|module| module.loses_groups());
+    let bars: [(CheckpointBar, &dyn Fn() -> bool); 10] = [
         (CheckpointBar::Stuck, &|| STUCK.load(Ordering::Acquire)),
         (CheckpointBar::NotAllowed, &|| !link.lane.eviction.allows_checkpoint()),
         (CheckpointBar::Devices, &|| !throttle::is_on_one_device()),
@@ -107,6 +108,7 @@ pub fn bar(link: &BrokerLink, at: DeviceNumber, shared: bool) -> Option<Checkpoi
         (CheckpointBar::Mps, &|| link.settings.device_share.mps_server.is_some()),
         (CheckpointBar::Mig, &|| is_mig(at)),
         (CheckpointBar::Module, &module),
+        (CheckpointBar::Group, &|| throttle::has_collectives() && group()),
         (CheckpointBar::DriverLacks, &|| !is_running()),
     ];
     bars.into_iter().find(|(_, bars)| bars()).map(|(bar, _)| bar)

@@ -13,6 +13,7 @@
 //! * Memory that left to make room comes back without an order after `--longest-evicted`, as soon
 //!   as the broker's book grants it.
 //! * A job whose broker is gone comes back by itself as soon as the device has room.
+//! * The driver's checkpoint of an idle job needs an order: the broker samples the device before.
 //! * Memory that left because the job was idle comes back for the next call. If it has no room in
 //!   time, calls get CUDA's out-of-memory error until it is back.
 
@@ -185,12 +186,16 @@ struct Away {
     claim: u64,
     /// Bytes that must be free in addition.
     spare: u64,
+    /// The same if no broker measured its context; 0: one has.
+    unmeasured: u64,
     /// Broker that was there when it left.
     attachment: u64,
     /// When the broker was first missed, ns; 0: it is there.
     missed: Ns,
     /// Whether it returns without an order, because a move out failed.
     returns: bool,
+    /// Whether an order to return waits, also if that was an earlier broker's.
+    ordered: bool,
     /// Why it left.
     cause: EvictionCause,
     /// Whether the user knows that it is to return.
@@ -241,20 +246,30 @@ impl MemoryMover {
             self.keep_measurement();
             self.publish();
             let fresh = order != 0 && order != self.done;
-            let returns = self.is_orphan() || (fresh && !evicts(order));
+            let ordered = match fresh {
+                true => !evicts(order),
+                false => self.link.is_attached() && self.away.is_some_and(|away| away.ordered),
+            };
+            let returns = self.is_orphan() || ordered;
             let wakes = !fresh && self.link.is_attached() && self.wanted().is_some();
-            let idle = self.away.is_none() && !fresh && self.is_idle();
+            let idle = self.away.is_none() && self.is_idle();
+            // The broker samples the device's memory before the driver takes the process off.
+            let offers = idle && !fresh && checkpoint::counts();
+            let after = self.link.settings.evict_idle.unwrap_or(0);
+            slot.set_offered(offers.then(|| self.active.saturating_add(after)));
             let mut nap = NAP;
             let moving = Moving::begin();
             match self.away {
                 None if fresh && evicts(order) => {
                     let may = passes && !ENDS.load(Ordering::SeqCst);
-                    let left = if may {
-                        self.evict(EvictionCause::of(order))
-                    } else {
-                        Err(Obstacle::Internal)
+                    let obstacle = match EvictionCause::of(order) {
+                        EvictionCause::Idle if may && idle => self.leave_idle(),
+                        // It has made a call meanwhile.
+                        EvictionCause::Idle => None,
+                        cause if may => self.evict(cause).err(),
+                        _ => Some(Obstacle::Internal),
                     };
-                    self.answer(order, left.err());
+                    self.answer(order, obstacle);
                 }
                 Some(_) if returns => match self.restore() {
                     Ok(()) => self.answer(order, None),
@@ -263,6 +278,9 @@ impl MemoryMover {
                     Err(why) => {
                         slot.set_obstacle(Some(why));
                         self.wakes_late(why);
+                        if let Some(away) = &mut self.away {
+                            away.ordered |= fresh;
+                        }
                         nap = RETRY;
                     }
                 },
@@ -270,13 +288,18 @@ impl MemoryMover {
                 _ if fresh => {
                     if let Some(away) = &mut self.away {
                         away.cause = EvictionCause::of(order);
-                        away.refuses = false;
+                        (away.ordered, away.refuses) = (false, false);
                     }
                     gate::refuse_no_more();
                     self.answer(order, None);
                 }
                 Some(away) if wakes => nap = self.wake(away),
-                None if idle && passes && !ENDS.load(Ordering::SeqCst) => self.leave_idle(),
+                Some(_) if !self.link.is_attached() => self.wakes_late(Obstacle::NoBroker),
+                None if idle && !checkpoint::counts() && passes && !ENDS.load(Ordering::SeqCst) => {
+                    let obstacle = self.leave_idle();
+                    slot.set_obstacle(obstacle);
+                    self.publish();
+                }
                 _ => {}
             }
             blocks::free_spent();
@@ -319,9 +342,9 @@ impl MemoryMover {
             return;
         };
         match link.lane.eviction.excess() {
-            Some(excess) => away.spare = away.spare.max(excess),
+            Some(excess) => (away.spare, away.unmeasured) = (away.spare.max(excess), 0),
             None if away.attachment != attachment => {
-                away.spare = away.spare.max(CONTEXT_BYTES);
+                away.spare = away.spare.max(away.unmeasured);
                 link.lane.eviction.set_excess(Some(away.spare));
             }
             None => {}
@@ -342,7 +365,8 @@ impl MemoryMover {
         for (word, bytes) in [(&slot.ordered, &super::ORDERED), (&slot.mapped, &super::MAPPED)] {
             word.store(bytes.load(Ordering::Relaxed).max(0).unsigned_abs(), Ordering::Relaxed);
         }
-        slot.set_wanted(self.wanted().unwrap_or(0));
+        slot.set_spare(self.away.map_or(0, |away| away.spare));
+        slot.set_wanted(self.wanted().or_else(|| self.ordered_back()).unwrap_or(0));
         match self.away {
             Some(away) => {
                 slot.set_cause(away.cause);
@@ -360,9 +384,13 @@ impl MemoryMover {
         if checkpoint::counts() {
             // No broker grants it memory, and without room the driver would lose it.
             if !attached && !std::mem::replace(&mut away.told, true) {
-                report::always(
-                    "its memory is on the host, and its broker is gone: it comes back by weft resume once there is a broker",
-                );
+                let by = match away.cause {
+                    EvictionCause::Command if !away.ordered => " by weft resume",
+                    _ => "",
+                };
+                report::always(&format!(
+                    "its memory is on the host, and its broker is gone: it comes back{by} once there is a broker"
+                ));
             }
             return false;
         }
@@ -384,21 +412,16 @@ impl MemoryMover {
         if calls != self.calls || !gate::is_empty() {
             (self.calls, self.active) = (calls, now);
         }
-        let place = blocks::place();
-        place.is_some() && self.link.is_attached() && now.saturating_sub(self.active) >= after
+        self.movable().is_some() && self.link.is_attached() && now.saturating_sub(self.active) >= after
     }
 
-    /// Moves the memory of an idle job to the host. If it is not idle after all, it is looked at
-    /// anew.
-    fn leave_idle(&mut self) {
+    /// Moves the memory of an idle job to the host. Returns the obstacle. If the job is not idle
+    /// after all, there is none, and it is looked at anew.
+    fn leave_idle(&mut self) -> Option<Obstacle> {
         let left = self.evict(EvictionCause::Idle);
         self.active = clock::now();
-        self.publish();
-        match left {
-            Err(Obstacle::Busy(_) | Obstacle::Capture | Obstacle::NothingMovable) => {}
-            Err(why) => self.slot().set_obstacle(Some(why)),
-            Ok(()) => self.slot().set_obstacle(None),
-        }
+        let works = |why: &Obstacle| matches!(why, Obstacle::Busy(_) | Obstacle::Capture | Obstacle::NothingMovable);
+        left.err().filter(|why| !works(why))
     }
 
     /// Since when the memory is to return without an order: a call of the idle job waits for it, or
@@ -413,6 +436,13 @@ impl MemoryMover {
             }
             EvictionCause::Command => None,
         }
+    }
+
+    /// Since when the memory is to return by an order that an earlier broker gave. The broker
+    /// itself brings back memory that left to make room.
+    fn ordered_back(&self) -> Option<Ns> {
+        let waits = |away: &Away| away.ordered && away.cause != EvictionCause::Room;
+        self.away.filter(waits).map(|away| away.since)
     }
 
     /// Brings the memory back without an order. Returns the time until the next attempt.
@@ -517,8 +547,8 @@ impl MemoryMover {
     }
 
     /// Has the driver take the process off the device. Returns its bytes, and those to be free
-    /// beyond them before it returns.
-    fn take_off(&self, at: DeviceNumber) -> Result<(u64, u64), Obstacle> {
+    /// beyond them before it returns: once its context is measured, and if it never is.
+    fn take_off(&self, at: DeviceNumber) -> Result<(u64, [u64; 2]), Obstacle> {
         // No call changes them any more.
         let bytes = throttle::held(at);
         let known = super::contexts().first().copied();
@@ -535,9 +565,12 @@ impl MemoryMover {
         drop(change);
         // At most half of the bytes that were free next to the job: it must be able to return to
         // the same place.
-        let spare = CONTEXT_BYTES.min(total / CONTEXT_PARTS).min(free / 2);
+        let unmeasured = CONTEXT_BYTES.min(total / CONTEXT_PARTS);
         let most = self.link.settings.limit().map(|limit| limit.saturating_sub(bytes));
-        Ok((bytes, spare.min(most.unwrap_or(u64::MAX))))
+        Ok((
+            bytes,
+            [unmeasured.min(free / 2), unmeasured].map(|spare| spare.min(most.unwrap_or(u64::MAX))),
+        ))
     }
 
     /// Moves all movable memory from this device to the host.
@@ -566,7 +599,7 @@ impl MemoryMover {
                 throttle::memory_changed(at, -signed(bytes), 0);
             }
             drop(change);
-            unmapped.map(|bytes| (bytes, 0)).map_err(refused)
+            unmapped.map(|bytes| (bytes, [0, 0])).map_err(refused)
         });
         if moved.is_err() && blocks::map_all().and_then(|()| blocks::copy_in()).is_ok() {
             match moved {
@@ -580,18 +613,20 @@ impl MemoryMover {
             return moved.map(drop);
         }
         // After an error a part is away and does not come back at once.
-        let (bytes, spare) = moved.unwrap_or_else(|_| (blocks::totals().1, 0));
+        let (bytes, [spare, unmeasured]) = moved.unwrap_or_else(|_| (blocks::totals().1, [0, 0]));
         if moved.is_err() {
             throttle::memory_changed(at, -signed(bytes), 0);
         }
         self.away = Some(Away {
             spare,
+            unmeasured,
             attachment: self.attachment,
             bytes,
             since: clock::now(),
             claim: throttle::leaves_device(at, bytes),
             missed: 0,
             returns: moved.is_err(),
+            ordered: false,
             cause,
             told: false,
             refuses: false,
@@ -688,12 +723,15 @@ impl MemoryMover {
             return Err(Obstacle::NoBroker);
         }
         slot.set_residence(Residence::Returns, away.bytes, away.since);
-        let back = checkpoint::come_back(self.link, away.bytes);
+        // The next broker is to know of the memory, too.
         throttle::memory_changed(at, signed(away.bytes), grant.claimed());
         grant.use_up();
-        drop(grant);
+        let back = checkpoint::come_back(self.link, away.bytes);
         self.away = None;
         throttle::back_on_device(at);
+        // Before the broker may count the memory again.
+        self.slot().set_residence(Residence::Device, 0, 0);
+        drop(grant);
         match back {
             Ok(()) => {
                 GONE.store(false, Ordering::SeqCst);

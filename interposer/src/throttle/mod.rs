@@ -374,6 +374,7 @@ pub use crate::driver::symbols::StreamOp;
 pub use autotune::timed_event_made;
 pub use completion::ContextEnding;
 pub use devices::{DeviceNumber, forget_contexts, here, of_device, of_stream, ordinal};
+pub use peers::any as has_collectives;
 pub use post_launch::Ticket;
 pub use session::Synced;
 

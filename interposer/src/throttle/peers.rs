@@ -10,7 +10,7 @@
 //! piece.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::kernels::index::Index;
 
@@ -20,9 +20,17 @@ const MOST: usize = 1 << 10;
 
 static PEERS: Index<MOST> = Index::new();
 
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process has launched such a kernel.
+pub fn any() -> bool {
+    ANY.load(Ordering::Relaxed)
+}
+
 /// Notes the first launch of an identity, with its kernel's symbol.
 pub fn kernel_seen(hash: u64, symbol: &str) {
     if weft_kernel_id::is_collective(symbol) {
+        ANY.store(true, Ordering::Relaxed);
         PEERS.set(hash as usize, 1);
     }
 }

@@ -1,6 +1,6 @@
 // The driver's process checkpoint, called without weft; and jobs that weft moves with it.
-//   checkpoint steps | managed | ipc | waits | room ready go | asks PID
-//   checkpoint holds plain|managed|ipc|two MIB ready running
+//   checkpoint steps | managed | ipc | group | waits | room ready go | asks PID | ends there|away
+//   checkpoint holds plain|managed|ipc|group|two MIB ready running
 #include "memory_driver.h"
 
 static int (*get_state)(int, int *), (*take_lock)(int, void *), (*checkpoint)(int, void *), (*restore)(int, void *), (*give_lock)(int, void *);
@@ -123,12 +123,36 @@ static void steps(void) {
     MUST(state() == 0);
 }
 
-static void moved_with(int managed) {
+// A kernel as NCCL has them.
+static void group(void) {
+    handle module, collective;
+    const char *code = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry ncclDevKernel_AllReduce_Sum_f32_RING_LL()\n{\nret;\n}\n";
+    OK(cuModuleLoadData(&module, code));
+    OK(cuModuleGetFunction(&collective, module, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"));
+    OK(cuLaunchKernel(collective, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0));
+    OK(cuStreamSynchronize(stream));
+}
+
+// Moves there and back, and with `away` out once more.
+static void ends(int away) {
+    make(8);
+    OK(lock(0));
+    OK(checkpoint(getpid(), 0));
+    OK(restore(getpid(), 0));
+    OK(give_lock(getpid(), 0));
+    if (away) {
+        OK(lock(0));
+        OK(checkpoint(getpid(), 0));
+    }
+}
+
+static void moved_with(char what) {
     ptr other;
     unsigned char exported[64];
     make(8);
-    if (managed) OK(cuMemAllocManaged(&other, 2 * MIB, 1));
-    else OK(cuIpcGetMemHandle(exported, memory));
+    if (what == 'm') OK(cuMemAllocManaged(&other, 2 * MIB, 1));
+    else if (what == 'i') OK(cuIpcGetMemHandle(exported, memory));
+    else group();
     OK(lock(0));
     int refused = checkpoint(getpid(), 0), then = give_lock(getpid(), 0);
     printf("checkpoint %d, then %d\n", refused, then);
@@ -162,7 +186,8 @@ int main(int count, char **arguments) {
     MUST(count >= 2);
     const char *what = arguments[1];
     if (!strcmp(what, "steps")) steps();
-    else if (!strcmp(what, "managed") || !strcmp(what, "ipc")) moved_with(what[0] == 'm');
+    else if (!strcmp(what, "managed") || !strcmp(what, "ipc") || !strcmp(what, "group")) moved_with(what[0]);
+    else if (!strcmp(what, "ends")) ends(!strcmp(arguments[2], "away"));
     else if (!strcmp(what, "waits")) waits_while_away();
     else if (!strcmp(what, "room")) without_room(arguments[2], arguments[3]);
     else if (!strcmp(what, "asks")) {
@@ -179,6 +204,7 @@ int main(int count, char **arguments) {
         make(strtoull(arguments[3], 0, 10));
         if (!strcmp(arguments[2], "managed")) OK(cuMemAllocManaged(&other, 2 * MIB, 1));
         if (!strcmp(arguments[2], "ipc")) OK(cuIpcGetMemHandle(exported, memory));
+        if (!strcmp(arguments[2], "group")) group();
         if (!strcmp(arguments[2], "two")) {
             OK(cuCtxCreate_v2(&second, 0, 1));
             OK(cuCtxSetCurrent(context));

@@ -53,7 +53,7 @@ typedef struct {
     F(cuMemGetAddressRange_v2, ptr *, size_t *, ptr) F(cuPointerGetAttribute, void *, int, ptr) F(cuIpcGetMemHandle, void *, ptr) \
     F(cuStreamBeginCapture_v2, handle, int) F(cuStreamEndCapture, handle, handle *) \
     F(cuGraphInstantiateWithFlags, handle *, handle, uint64_t) F(cuGraphLaunch, handle, handle) F(cuGraphDestroy, handle) \
-    F(cuModuleLoad, handle *, const char *) F(cuModuleGetFunction, handle *, handle, const char *) \
+    F(cuModuleLoad, handle *, const char *) F(cuModuleLoadData, handle *, const void *) F(cuModuleGetFunction, handle *, handle, const char *) \
     F(cuLaunchKernel, handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **) \
     F(cuLaunchKernel_ptsz, handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)
 FUNCTIONS(F)

@@ -9,7 +9,6 @@ use crate::probe::{DeviceReport, DriverReport};
 use crate::{probe_child, text};
 use weft_api::mps;
 use weft_protocol::device_share::{SWITCH, SmMechanism, SmOffer, SmVerdict};
-use weft_protocol::kernel_module::KernelModule;
 
 /// Adds a row about the driver's file. Returns the driver, if found.
 pub fn found(rows: &mut Vec<ReportRow>) -> Option<DriverLibrary> {
@@ -98,7 +97,6 @@ fn devices(told: &DriverReport, rows: &mut Vec<ReportRow>) {
         );
         rows.push(ReportRow::ok(&format!("device {number}"), found));
     }
-    rows.extend(KernelModule::of_system().as_ref().map(module_row));
     rows.push(match (&told.nvml.library, &told.nvml.trouble) {
         (Some(path), None) => ReportRow::ok("nvml", path.display().to_string()),
         (_, trouble) => ReportRow::warn(
@@ -118,23 +116,6 @@ fn devices(told: &DriverReport, rows: &mut Vec<ReportRow>) {
         Some(false) => ReportRow::ok("mig", "off"),
         None => ReportRow::ok("mig", "unknown or not supported"),
     });
-}
-
-/// Row about the kernel module, of which the driver's checkpoint has its hazards.
-fn module_row(module: &KernelModule) -> ReportRow {
-    let branch = module
-        .branch()
-        .map_or("unknown".to_string(), |branch| branch.to_string());
-    let kind = if module.is_open { "open" } else { "proprietary" };
-    let found = format!("{}, branch {branch}, {kind}", module.version);
-    match module.hangs_after_checkpoint() {
-        true => ReportRow::warn(
-            "kernel module",
-            found,
-            "with this module, the end of a process that the driver's checkpoint had moved hung whole machines: weft moves no job that way here",
-        ),
-        false => ReportRow::ok("kernel module", found),
-    }
 }
 
 /// Row about MPS. Before CUDA 12.4 the driver does not report MPS per device; then a running
@@ -261,24 +242,6 @@ mod tests {
             row(SmMechanism::ActiveThreads),
             row(SmMechanism::GreenContexts),
         ]
-    }
-
-    #[test]
-    fn a_kernel_module_with_a_hazard_is_a_warning() {
-        let module = |version: &str, is_open| {
-            module_row(&KernelModule {
-                version: version.to_string(),
-                is_open,
-            })
-        };
-        assert_eq!(
-            module("580.159.04", true),
-            ReportRow::ok("kernel module", "580.159.04, branch 580, open")
-        );
-        let row = module("595.71", true);
-        assert_eq!(row.found, "595.71, branch 595, open");
-        assert!(row.advice.is_some_and(|advice| advice.contains("hung whole machines")));
-        assert_eq!(module("595.71", false).advice, None);
     }
 
     #[test]

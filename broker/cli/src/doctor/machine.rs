@@ -18,19 +18,22 @@ use weft_api::profile_path;
 use weft_api::status::Status;
 use weft_api::users::name_of;
 use weft_protocol::VERSION;
+use weft_protocol::kernel_module::KernelModule;
 use weft_protocol::transport::{self, path};
 
 /// Adds the rows.
 pub fn rows(places: &Places, rows: &mut Vec<ReportRow>) {
     rows.push(sockets(places));
     rows.push(broker(places));
-    let mut trouble = None;
+    let (mut trouble, mut allowed) = (None, None);
     if let Ok(Answer::Status(status)) = admin::ask(places, &AdminQuestion::Status) {
+        allowed = Some(status.broker.checkpoint);
         trouble.clone_from(&status.broker.history_trouble);
         rows.extend(mixed(&status));
         rows.extend(own_mps(&status.broker.mps));
         rows.extend(elsewhere(&status));
     }
+    rows.push(checkpoint(KernelModule::of_system().as_ref(), allowed));
     rows.extend(mps_servers());
     rows.extend(settings(&ConfigSources::of_environment(places.is_shared()).load()));
     rows.extend(private_mount(places));
@@ -55,8 +58,10 @@ fn sockets(places: &Places) -> ReportRow {
     }
     match path::check_folder(places.socket(), false) {
         Ok(()) => ReportRow::ok("sockets", shown),
-        Err(transport::TransportError::NoBroker(_)) => match nearest(&directory).map(|parent| writable(&parent)) {
-            Some(true) => ReportRow::ok("sockets", format!("{shown} (does not exist yet; it will be created)")),
+        Err(transport::TransportError::NoBroker(_)) => match directory.parent().map(writable) {
+            Some(true) if path::may_make(&directory) => {
+                ReportRow::ok("sockets", format!("{shown} (does not exist yet; it will be created)"))
+            }
             _ => ReportRow::fail(
                 "sockets",
                 format!("{shown} does not exist and cannot be created"),
@@ -125,6 +130,48 @@ fn mixed(status: &Status) -> Vec<ReportRow> {
         )
     });
     rows.collect()
+}
+
+/// Row about the driver's checkpoint: whether the driver has it, its known hazards there, and
+/// whether the broker allows it; `None`: no broker answers.
+fn checkpoint(module: Option<&KernelModule>, allowed: Option<bool>) -> ReportRow {
+    /// First branch of the driver with it, and first one that moves memory shared by CUDA IPC.
+    const FIRST: u32 = 570;
+    const SHARES: u32 = 610;
+    const WHAT: &str = "checkpoint";
+    let branch = module.and_then(KernelModule::branch);
+    let driver = match (module, branch) {
+        (Some(_), Some(branch)) if branch < FIRST => {
+            return ReportRow::ok(WHAT, format!("not in driver {branch}: it begins with {FIRST}"));
+        }
+        (Some(module), Some(_)) => {
+            let kind = if module.is_open { "open" } else { "proprietary" };
+            format!("driver {}, {kind} kernel module", module.version)
+        }
+        _ => "the driver's branch is not known here".to_string(),
+    };
+    let word = match allowed {
+        Some(true) => "the broker allows it: plain memory moves too",
+        Some(false) => "the broker does not allow it: only movable memory moves",
+        None => "no broker answers whether it is allowed (checkpoint in weft.toml)",
+    };
+    let found = format!("{driver}; {word}");
+    let hazard = match branch {
+        _ if module.is_some_and(KernelModule::hangs_after_checkpoint) => {
+            "with this module, the end of a process that had been moved hung whole machines: weft moves no job that way here"
+        }
+        Some(595) => {
+            "this driver lost jobs with managed memory, shared memory or an NCCL group on one GPU: weft refuses them once it has seen that"
+        }
+        Some(branch) if branch < SHARES => {
+            "this driver lost jobs that share memory with other processes: weft refuses them once it has seen that"
+        }
+        _ => return ReportRow::ok(WHAT, found),
+    };
+    match allowed {
+        Some(true) => ReportRow::warn(WHAT, found, hazard),
+        _ => ReportRow::ok(WHAT, format!("{found}; {hazard}")),
+    }
 }
 
 /// Row about the broker's own MPS daemon, if `--mps` asks for one.
@@ -361,6 +408,35 @@ fn nearest(directory: &Path) -> Option<std::path::PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::row::RowVerdict;
+
+    #[test]
+    fn the_checkpoint_is_told_with_its_driver_its_hazard_and_the_brokers_word() {
+        let row = |version: &str, is_open, allowed| {
+            let version = version.to_string();
+            checkpoint(Some(&KernelModule { version, is_open }), allowed)
+        };
+        let old = row("550.54.14", false, Some(true));
+        assert_eq!(old.found, "not in driver 550: it begins with 570");
+        let good = row("610.11", true, Some(true));
+        assert_eq!(
+            (good.verdict, good.found.as_str()),
+            (
+                RowVerdict::Ok,
+                "driver 610.11, open kernel module; the broker allows it: plain memory moves too"
+            )
+        );
+        let advice = |row: ReportRow| row.advice.unwrap_or_default();
+        assert!(advice(row("595.71", true, Some(true))).contains("hung whole machines"));
+        assert!(advice(row("595.71", false, Some(true))).contains("NCCL"));
+        assert!(advice(row("580.159.04", false, Some(true))).contains("that share memory"));
+        // If it is off there is nothing to do.
+        let off = row("595.71", true, Some(false));
+        assert_eq!((off.verdict, off.advice), (RowVerdict::Ok, None));
+        assert!(off.found.contains("does not allow it") && off.found.contains("hung whole machines"));
+        let unknown = checkpoint(None, None);
+        assert!(unknown.found.contains("not known here") && unknown.found.contains("no broker answers"));
+    }
 
     #[test]
     fn a_folder_of_a_jobs_own_is_told_from_the_machines() {

@@ -27,7 +27,7 @@ use super::growth::{Grower, Growth};
 use super::history::AdmissionHistory;
 use super::job_table::{self, Gang, JobTable, context_on};
 use super::ledger::{Journal, Ledger, Page};
-use super::making_room::{LONGEST_MOVE_NS, RoomMaking};
+use super::making_room::{LONGEST_MOVE_NS, REATTACH_NS, RoomMaking};
 use super::member::{Member, Terms};
 use super::notify::{self, PositionLines};
 use super::observed_usage::{self, ObservedUsage};
@@ -50,8 +50,9 @@ use weft_api::placement::{JobPlace, Seeker};
 use weft_api::queue::Queue;
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::DEFAULT_PATIENCE_NS;
-use weft_protocol::amount::shown;
+use weft_protocol::amount::{apart, shown};
 use weft_protocol::control::Wants;
+use weft_protocol::eviction::EvictionCause;
 
 /// Most lines that a job gets about waits for more memory: it may wait again and again.
 const GROWTH_LINES: u32 = 5;
@@ -84,6 +85,9 @@ pub struct Controller {
     usage_noted: Ns,
     /// Bytes that undeclared jobs kept from less important ones at the last check.
     kept: u64,
+    /// When all clients of an earlier broker have attached again, ns of the clock; 0: there was
+    /// none.
+    complete_at: Ns,
     /// Whether the broker ends: no client gets a decision any more.
     closed: bool,
     /// Decisions that are not carried out yet.
@@ -119,6 +123,10 @@ impl Controller {
             caps: BTreeMap::new(),
             usage_noted: 0,
             kept: 0,
+            complete_at: match goes_on {
+                true => clock::now().saturating_add(REATTACH_NS),
+                false => 0,
+            },
             closed: false,
             decisions: Vec::new(),
             journal: Journal::new(ledger),
@@ -155,7 +163,8 @@ impl Controller {
 
     #[cfg(test)]
     pub fn room_orders(&mut self, now: Ns) -> super::making_room::RoomOrders {
-        self.room.check(now, &self.machine, &self.jobs, &self.growth)
+        self.room
+            .check(now, &self.machine, &self.jobs, &self.growth, &|_, _| true)
     }
 
     #[cfg(test)]
@@ -244,10 +253,8 @@ impl Controller {
                     // A job whose memory returns asks many times a second.
                     let returns = |gang: &Gang| gang.members.values().any(Member::has_evicted);
                     if !self.jobs.gang(job).is_some_and(returns) {
-                        self.log(
-                            job,
-                            format_args!("wanted {} more, {} are free", shown(bytes), shown(free)),
-                        );
+                        let [wanted, free] = apart([bytes, free]);
+                        self.log(job, format_args!("wanted {wanted} more, {free} are free"));
                     }
                 }
             }
@@ -420,11 +427,9 @@ impl Controller {
             return;
         };
         gang.told += 1;
+        let [bytes, has, most] = apart([bytes, has, most]);
         gang.say(&format!(
-            "cannot get {} more: its user's jobs have {} of device memory and may have {} at once (a cap of this broker)",
-            shown(bytes),
-            shown(has),
-            shown(most)
+            "cannot get {bytes} more: its user's jobs have {has} of device memory and may have {most} at once (a cap of this broker)"
         ));
     }
 
@@ -888,7 +893,8 @@ impl Controller {
         let Some(about) = self.about(id).copied() else { return };
         let memory = self.devices.bytes(id).unwrap_or(about.memory);
         if memory != about.memory {
-            log::info!("device {} has {}, not {}", id.0, shown(memory), shown(about.memory));
+            let [has, thought] = apart([memory, about.memory]);
+            log::info!("device {} has {has}, not {thought}", id.0);
             self.decide(Event::Device(Device { memory, ..about }));
         }
     }
@@ -1040,16 +1046,14 @@ impl Controller {
 
     /// Whether a client may have memory now. One that the driver's checkpoint took off its device
     /// may have it only by a sample of all memory there, as NVML reports it: without enough room
-    /// the driver loses the job.
+    /// the driver loses the job. None returns while clients of an earlier broker may hold memory
+    /// that this one does not know yet.
     pub fn may_return(&self, client: u64, reading: Option<&Reading>) -> bool {
         let Some(member) = self.jobs.member(client).filter(|member| member.is_checkpointed()) else {
             return true;
         };
-        // Its context was not measured yet.
-        if member.eviction().excess().is_none() {
-            return false;
-        }
-        self.has_sample(client, reading)
+        let is_measured = member.eviction().excess().is_some();
+        is_measured && clock::now() >= self.complete_at && self.has_sample(client, reading)
     }
 
     /// Whether this answer of NVML made a sample of a client's device.
@@ -1190,13 +1194,17 @@ impl Controller {
 
     // Periodic work.
 
-    /// Does the periodic work that does not need NVML.
-    pub fn check_processes(&mut self) {
+    /// Does the periodic work that does not wait for NVML. `told`: NVML reports devices.
+    pub fn check_processes(&mut self, told: bool) {
+        self.room.has_nvml = told;
         let left = self.jobs.forget_unreattached(&self.machine);
         self.end_unreattached(left);
         self.observer.check_exited();
         self.check_suspended();
         self.check_evicted();
+        if told {
+            self.check_idle();
+        }
         self.make_room();
         self.check_growth();
         self.check_usage(clock::now());
@@ -1220,7 +1228,8 @@ impl Controller {
     }
 
     /// Gives others the bytes of jobs whose memory is on the host. They claim them before they
-    /// return. A job with a limit keeps its request, unless a more important one waits.
+    /// return. A job with a limit keeps its request, unless a more important one waits. A job that
+    /// is back keeps its declared need, or more if it uses that.
     fn check_evicted(&mut self) {
         let is_new = |member: &Member| member.is_checkpointed() && member.eviction().excess().is_none();
         let gangs = self.jobs.iter().filter(|(_, gang)| gang.members.values().any(is_new));
@@ -1237,6 +1246,31 @@ impl Controller {
         for (job, bytes) in given {
             self.log(job, format_args!("is on the host: {} are free", shown(bytes)));
             self.decide(Event::Gives(job, bytes));
+        }
+        let fixed = self.jobs.iter().filter(|(job, gang)| self.is_fixed(*job, gang));
+        let unused: Vec<(Job, u64)> = fixed.map(|(job, gang)| (job, gang.take_of_returned())).collect();
+        for (job, bytes) in unused.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            self.decide(Event::Gives(job, bytes));
+        }
+    }
+
+    /// Orders idle jobs to leave that the driver's checkpoint moves, once there is a sample from
+    /// after their offer: without one the room for their return would be unknown.
+    fn check_idle(&mut self) {
+        for (job, gang) in self.jobs.iter() {
+            let offers = gang
+                .members
+                .values()
+                .filter_map(|member| Some((member, member.offered()?)));
+            for (member, since) in offers {
+                let Some((device, _)) = self.machine.share(job) else {
+                    continue;
+                };
+                match self.observer.saw(device, since) {
+                    true => member.order_move(true, EvictionCause::Idle),
+                    false => self.observer.ask(device),
+                }
+            }
         }
     }
 
@@ -1260,7 +1294,13 @@ impl Controller {
                 self.room.refused(job, now);
             }
         }
-        let orders = self.room.check(now, &self.machine, &self.jobs, &self.growth);
+        let is_sampled = |device, since| self.observer.saw(device, since);
+        let orders = self
+            .room
+            .check(now, &self.machine, &self.jobs, &self.growth, &is_sampled);
+        if let Some(device) = orders.sample {
+            self.observer.ask(device);
+        }
         if let Some((waiting, leave)) = orders.leave {
             let of = |job: Job| self.jobs.gang(job).map_or_else(String::new, Gang::called);
             for (job, bytes, why) in &leave {
@@ -1270,7 +1310,9 @@ impl Controller {
                         "its memory moves to the host, because {} {why}; it comes back by itself",
                         of(waiting)
                     ));
-                    gang.members.values().for_each(|member| member.order_move(true));
+                    gang.members
+                        .values()
+                        .for_each(|member| member.order_move(true, EvictionCause::Room));
                 }
             }
             if let Some(gang) = self.jobs.gang(waiting) {
@@ -1284,7 +1326,9 @@ impl Controller {
         for job in orders.back {
             self.log(job, format_args!("returns to the device"));
             if let Some(gang) = self.jobs.gang(job) {
-                gang.members.values().for_each(|member| member.order_move(false));
+                gang.members
+                    .values()
+                    .for_each(|member| member.order_move(false, EvictionCause::Room));
             }
         }
     }

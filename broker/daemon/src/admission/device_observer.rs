@@ -304,8 +304,10 @@ impl DeviceObserver {
             held = held.saturating_add(gang.absent_part(share));
         }
         for member in jobs.members(device) {
-            held = held.saturating_add(member.held());
             held = held.saturating_add(member.managed_own());
+            if !member.returns_by_driver() {
+                held = held.saturating_add(member.held());
+            }
             contexts += u64::from(member.admitted_at().is_some() && !member.is_checkpointed());
         }
         let known = held.saturating_add(before.context.saturating_mul(contexts));
@@ -351,7 +353,10 @@ impl DeviceObserver {
         // A sample with managed memory shows no context size: its part on the device is unknown.
         if !held.unclear {
             let last = self.samples.insert(device, sample);
-            if let Some(each) = context_of(&about, sample, last) {
+            // The room for a context that comes back does not shrink.
+            let is_away = jobs.members(device).any(Member::is_checkpointed);
+            let each = context_of(&about, sample, last).filter(|each| !is_away || *each > about.context);
+            if let Some(each) = each {
                 about.context = each;
                 about.measured = true;
             }
@@ -376,13 +381,22 @@ impl DeviceObserver {
 
     /// Measures contexts that the driver's checkpoint took off the device since the last sample.
     /// The broker's figure may be lower, and the driver loses a job that it restores without room.
-    /// `unclear`: the sample does not show them.
+    /// The figure of a sample that does not show them, such as an `unclear` one, may be too low.
     fn measure_contexts(&self, jobs: &Jobs<'_>, about: &Device, now: &MemorySample, unclear: bool) {
         let away = jobs.members(about.id).filter(|member| member.is_checkpointed());
-        for slot in away.map(Member::eviction).filter(|slot| slot.excess().is_none()) {
-            let last = self.samples.get(&about.id).filter(|_| !unclear);
-            let largest = (about.memory / LARGEST_CONTEXT_PART).min(LARGEST_CONTEXT_BYTES);
-            let took = last.map_or(largest, |last| last.unknown.saturating_sub(now.unknown));
+        let left = away.map(Member::eviction).filter(|slot| slot.excess().is_none());
+        let left: Vec<_> = left.collect();
+        let last = self.samples.get(&about.id);
+        let is_recent = |last: &MemorySample| now.at.saturating_sub(last.at) <= TOGETHER_NS;
+        let shows = |last: &MemorySample| is_recent(last) && last.contexts == now.contexts + left.len() as u64;
+        let least = match last.is_some_and(shows) && !unclear {
+            true => 0,
+            false => largest_context(about),
+        };
+        let took = last
+            .map_or(0, |last| last.unknown.saturating_sub(now.unknown))
+            .max(least);
+        for slot in left {
             slot.set_excess(Some(took.saturating_sub(about.context)));
         }
     }
@@ -485,12 +499,15 @@ impl DeviceObserver {
                 }
                 // Read before the check for changes, so that the check covers this value.
                 let says = member.held();
+                let returns = member.returns_by_driver();
                 let by_itself = match own {
                     Some(own) if own.client == *other => own.probe.own,
                     _ => member.managed_own(),
                 };
                 let held = match own {
                     Some(own) if own.client == *other => Some(own.probe.held),
+                    // A part that is there already counts as foreign until all is.
+                    _ if returns => Some(0),
                     _ => match member.stillness(at, now) {
                         Stillness::Still => Some(says),
                         // Without a context only a counter above 0 counts.
@@ -509,7 +526,7 @@ impl DeviceObserver {
                 sum = sum.saturating_add(held.unwrap_or(0));
                 // Its place in the job's share stays: the context comes back.
                 all.contexts += u64::from(held.is_some() && !member.is_checkpointed());
-                all.unclear |= by_itself > 0 || (gang.managed && held.is_some_and(|held| held > 0));
+                all.unclear |= returns || by_itself > 0 || (gang.managed && held.is_some_and(|held| held > 0));
                 // This is not foreign memory.
                 all.bytes = all.bytes.saturating_add(by_itself);
             }
@@ -543,12 +560,17 @@ impl HeldMemory {
     }
 }
 
+/// The largest context of a device, bytes.
+fn largest_context(about: &Device) -> u64 {
+    (about.memory / LARGEST_CONTEXT_PART).min(LARGEST_CONTEXT_BYTES)
+}
+
 /// Context size from this sample, if it changes; `last`: the previous sample.
 fn context_of(about: &Device, now: MemorySample, last: Option<MemorySample>) -> Option<u64> {
     if now.contexts == 0 || now.unknown == 0 {
         return None;
     }
-    let largest = (about.memory / LARGEST_CONTEXT_PART).min(LARGEST_CONTEXT_BYTES);
+    let largest = largest_context(about);
     let part = now.unknown / now.contexts;
     let came = last
         .filter(|last| now.contexts > last.contexts && now.at.saturating_sub(last.at) <= TOGETHER_NS)

@@ -38,7 +38,7 @@ use weft_api::peak_usage::PeakUsage;
 use weft_api::plain_text::brief;
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
-use weft_protocol::eviction::EvictionCause;
+use weft_protocol::eviction::{EvictionCause, Residence};
 use weft_protocol::transport::fds;
 
 /// Time to reattach. Clients try once a second; a busy machine may delay hundreds of them.
@@ -235,6 +235,14 @@ impl Gang {
             given
         };
         self.members.values().map(take).sum()
+    }
+
+    /// Takes the quota beyond its declared need that processes claimed to return by the driver's
+    /// checkpoint, and do not use. Returns the bytes.
+    pub fn take_of_returned(&self) -> u64 {
+        let back = |member: &&Member| member.moves_by_driver() && member.eviction().residence() == Residence::Device;
+        let back = self.members.values().filter(back);
+        back.map(|member| member.give_back(self.least(), u64::MAX)).sum()
     }
 
     /// Takes back all quota that one process does not use, as [`Gang::give_up`].

@@ -9,12 +9,15 @@
 //! * A job whose memory made room for as long as it allows (`--longest-evicted`) also moves equal
 //!   jobs that began some time ago ([`Admission::yields`]).
 //! * The fewest jobs, and of those the fewest bytes. No job twice within [`APART_NS`].
+//! * Plain jobs that the driver's checkpoint moves count like movable ones, and after those of as
+//!   many bytes. They leave once NVML's answer made a sample ([`SAMPLE_NS`]).
 //! * A job returns by the broker's order only if it left for that, and with its declared need.
 //!   `weft pause --evict` stays.
 //! * It also returns to memory that another job may have and does not hold (an engine that sleeps),
 //!   but only when it may move again: the other job gets that memory back.
 #![forbid(unsafe_code)]
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
@@ -23,7 +26,7 @@ use super::job_table::{Gang, JobTable};
 use super::member::Member;
 use weft_admission::{Admission, AdmissionView, Ask, DeviceId, Job, RoomNeed, RunningView};
 use weft_protocol::Ns;
-use weft_protocol::eviction::{EvictionCause, MoveBy, Residence, evicts};
+use weft_protocol::eviction::{EvictionCause, MoveBy, Obstacle, Residence, evicts};
 
 /// Time between two moves of a job, ns: it keeps most of its speed.
 const APART_NS: Ns = 600_000_000_000;
@@ -42,9 +45,12 @@ const NEWCOMER_NS: Ns = 500_000_000;
 /// 1.1 GB/s, the rate of a slow host. A stopped job never answers.
 pub const LONGEST_MOVE_NS: Ns = 60_000_000_000;
 
+/// Age up to which a sample of a device's memory serves to measure a context that leaves it, ns.
+const SAMPLE_NS: Ns = 1_000_000_000;
+
 /// Time after a broker's start in which no memory returns, ns. Jobs that waited for more attach
 /// again and ask again within it: they look for a broker once a second.
-const REATTACH_NS: Ns = 5_000_000_000;
+pub const REATTACH_NS: Ns = 5_000_000_000;
 
 /// Interval of checks, ns.
 const CHECK_NS: Ns = 250_000_000;
@@ -61,6 +67,8 @@ pub struct RoomMaking {
     checked_at: Ns,
     /// The first check.
     begun: Option<Ns>,
+    /// Whether NVML reports devices. Without it the driver's checkpoint moves nothing.
+    pub has_nvml: bool,
 }
 
 /// A job that leaves, its bytes, and why the other one gets them, for its user.
@@ -76,11 +84,23 @@ pub struct RoomOrders {
     pub leave: Option<(Job, Vec<Leaving>)>,
     /// Jobs that return.
     pub back: Vec<Job>,
+    /// A device of which a sample is needed before a job leaves it.
+    pub sample: Option<DeviceId>,
 }
+
+/// Whether a device's memory was sampled at this time or later.
+pub type IsSampled<'a> = &'a dyn Fn(DeviceId, Ns) -> bool;
 
 impl RoomMaking {
     /// Checks all jobs, if it is time.
-    pub fn check(&mut self, now: Ns, machine: &Admission, jobs: &JobTable, growth: &Growth) -> RoomOrders {
+    pub fn check(
+        &mut self,
+        now: Ns,
+        machine: &Admission,
+        jobs: &JobTable,
+        growth: &Growth,
+        is_sampled: IsSampled<'_>,
+    ) -> RoomOrders {
         let mut orders = RoomOrders::default();
         let begun = *self.begun.get_or_insert(now);
         if now.saturating_sub(self.checked_at) < CHECK_NS {
@@ -108,7 +128,19 @@ impl RoomMaking {
             return orders;
         }
         let view = machine.view();
-        orders.leave = self.leaving(now, (machine, &view), jobs, growth);
+        if let Some((device, job, chosen)) = self.leaving(now, (machine, &view), jobs, growth) {
+            let by_driver = |job: Job| {
+                let mut members = jobs.gang(job).into_iter().flat_map(|gang| gang.members.values());
+                members.any(Member::moves_by_driver)
+            };
+            let needs_sample = chosen.iter().any(|(job, ..)| by_driver(*job));
+            if needs_sample && !is_sampled(device, now.saturating_sub(SAMPLE_NS)) {
+                orders.sample = Some(device);
+            } else {
+                self.ordered.extend(chosen.iter().map(|(job, ..)| (*job, now)));
+                orders.leave = Some((job, chosen));
+            }
+        }
         if orders.leave.is_none() && now.saturating_sub(begun) >= REATTACH_NS {
             orders.back = self.fitting(now, &away, (machine, &view), jobs);
         }
@@ -159,12 +191,12 @@ impl RoomMaking {
     /// Room for the first job for which there can be enough: those that return, then those that
     /// wait for more, then those that wait to begin.
     fn leaving(
-        &mut self,
+        &self,
         now: Ns,
         (machine, view): (&Admission, &AdmissionView),
         jobs: &JobTable,
         growth: &Growth,
-    ) -> Option<(Job, Vec<Leaving>)> {
+    ) -> Option<(DeviceId, Job, Vec<Leaving>)> {
         let returning = view.running.iter().flat_map(|running| {
             let job = running.ask.job;
             let (returns, all) = jobs
@@ -198,8 +230,7 @@ impl RoomMaking {
             let may = |device: DeviceId| on.is_empty() || on.contains(&device);
             for (device, ..) in view.devices.iter().filter(|(device, ..)| may(device.id)) {
                 if let Some(chosen) = self.room(now, (machine, view), jobs, (seeking, device.id)) {
-                    self.ordered.extend(chosen.iter().map(|(job, ..)| (*job, now)));
-                    return Some((seeking.0.job, chosen));
+                    return Some((device.id, seeking.0.job, chosen));
                 }
             }
         }
@@ -218,23 +249,27 @@ impl RoomMaking {
         let (.., free) = view.devices.iter().find(|(device, ..)| device.id == on)?;
         let unheld: HashMap<Job, u64> = machine.all_unheld(on, ask.job, ask.priority).collect();
         let free = unheld.values().fold(*free, |free, bytes| free.saturating_add(*bytes));
-        let candidates: Vec<(Job, u64)> = jobs
+        let candidates: Vec<LeavingCandidate> = jobs
             .on(on)
             .filter(|(job, _)| *job != ask.job && self.may_leave(*job, now))
             .map(|(job, gang)| {
                 let gains: u64 = gang.members.values().map(gain).sum();
                 let gains = gains.min(machine.yields(job, (ask.priority, why, now)));
-                (job, gains.saturating_sub(unheld.get(&job).copied().unwrap_or(0)))
+                LeavingCandidate {
+                    bytes: gains.saturating_sub(unheld.get(&job).copied().unwrap_or(0)),
+                    by_driver: gang.members.values().any(Member::moves_by_driver),
+                    job,
+                }
             })
-            .filter(|(_, bytes)| *bytes > 0)
+            .filter(|candidate| candidate.bytes > 0 && (self.has_nvml || !candidate.by_driver))
             .collect();
-        let chosen = enough(needs.saturating_sub(free), &candidates)?;
+        let chosen = enough(needs.saturating_sub(free), candidates)?;
         let told = |job| match machine.yields(job, (ask.priority, RoomNeed::Growth, now)) {
             0 if machine.limit(job).is_some() => "needs the part above its request",
             0 => "made room for as long as it may",
             _ => "is more important and needs it",
         };
-        Some(chosen.into_iter().map(|(job, bytes)| (job, bytes, told(job))).collect())
+        Some(chosen.into_iter().map(|it| (it.job, it.bytes, told(it.job))).collect())
     }
 
     /// Whether a more important job than this one waits, returns, or has just grown.
@@ -356,7 +391,7 @@ fn returning(gang: &Gang) -> u64 {
 /// Bytes that a job claims for its return: those on the host, or the rest of its declared need. A
 /// job with a limit may have its request already.
 fn to_return(machine: &Admission, job: Job, gang: &Gang) -> u64 {
-    let on_host = |member: &Member| member.eviction().evicted.load(Ordering::Relaxed);
+    let on_host = |member: &Member| member.eviction().needed_back();
     let sum = |of: fn(&Member) -> u64| gang.members.values().map(of).sum::<u64>();
     let declared = if gang.declared { gang.asked } else { 0 };
     let kept = machine.limit(job).map_or(0, |_| sum(Member::spare).min(gang.asked));
@@ -366,9 +401,14 @@ fn to_return(machine: &Admission, job: Job, gang: &Gang) -> u64 {
 
 /// Bytes that others get if this client's movable memory leaves.
 fn gain(member: &Member) -> u64 {
-    match member.eviction().residence() {
-        // The driver's checkpoint moves a job only by a command.
-        Residence::Device if member.eviction().by() == MoveBy::Blocks => given(member),
+    let slot = member.eviction();
+    let may = match slot.by() {
+        MoveBy::Blocks => true,
+        // A bar lasts.
+        MoveBy::Checkpoint => slot.allows_checkpoint() && !matches!(slot.obstacle(), Some(Obstacle::Barred(_))),
+    };
+    match slot.residence() {
+        Residence::Device if may => given(member),
         _ => 0,
     }
 }
@@ -385,20 +425,28 @@ fn given(member: &Member) -> u64 {
     }
 }
 
+/// A job that can leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LeavingCandidate {
+    job: Job,
+    /// Bytes that others get.
+    bytes: u64,
+    /// Whether the driver's checkpoint moves it.
+    by_driver: bool,
+}
+
 /// The fewest jobs that have `lack` bytes, and of these nearly the fewest bytes. `None`: all have
 /// less, or nothing is lacking.
-fn enough(lack: u64, jobs: &[(Job, u64)]) -> Option<Vec<(Job, u64)>> {
-    let mut left = jobs.to_vec();
-    left.sort_by_key(|(job, bytes)| (std::cmp::Reverse(*bytes), *job));
+fn enough(lack: u64, mut left: Vec<LeavingCandidate>) -> Option<Vec<LeavingCandidate>> {
+    // The largest last, and of equals first the one that may move first.
+    left.sort_by_key(|it| (it.bytes, it.by_driver, Reverse(it.job)));
     let (mut chosen, mut lacking) = (Vec::new(), lack);
     while lacking > 0 {
         // The smallest that is enough, else the largest.
-        let at = left.iter().rposition(|(_, bytes)| *bytes >= lacking).unwrap_or(0);
-        if left.is_empty() {
-            return None;
-        }
+        let largest = left.last()?.bytes;
+        let at = left.iter().position(|it| it.bytes >= lacking.min(largest))?;
         let next = left.remove(at);
-        lacking = lacking.saturating_sub(next.1);
+        lacking = lacking.saturating_sub(next.bytes);
         chosen.push(next);
     }
     (!chosen.is_empty()).then_some(chosen)
@@ -410,16 +458,24 @@ mod tests {
 
     #[test]
     fn the_fewest_jobs_and_of_these_the_fewest_bytes_make_room() {
-        let jobs = |bytes: &[u64]| -> Vec<(Job, u64)> {
-            bytes
-                .iter()
-                .enumerate()
-                .map(|(nth, bytes)| (Job(nth as u64), *bytes))
-                .collect()
+        let jobs = |bytes: &[u64]| -> Vec<LeavingCandidate> {
+            let all = bytes.iter().enumerate();
+            all.map(|(nth, bytes)| LeavingCandidate {
+                job: Job(nth as u64),
+                bytes: *bytes,
+                by_driver: nth % 2 == 1,
+            })
+            .collect()
         };
+        let all = |lack, bytes: &[u64]| enough(lack, jobs(bytes)).unwrap_or_default();
         let chosen = |lack, bytes: &[u64]| {
-            enough(lack, &jobs(bytes)).map(|chosen| chosen.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>())
+            let chosen: Vec<u64> = all(lack, bytes).iter().map(|it| it.bytes).collect();
+            (!chosen.is_empty()).then_some(chosen)
         };
+        // A movable one before its equals.
+        for lack in [4, 7] {
+            assert!(!all(lack, &[3, 5, 5])[0].by_driver && !all(lack, &[5, 5, 3])[0].by_driver);
+        }
         assert_eq!(chosen(0, &[5]), None, "nothing is lacking");
         assert_eq!(chosen(6, &[5]), None);
         assert_eq!(chosen(4, &[9, 5, 2]), Some(vec![5]));

@@ -188,19 +188,36 @@ impl Member {
         &self.entry.lane.eviction
     }
 
-    /// Whether the driver's checkpoint has taken all of it off the device, its context too.
+    /// Whether the driver's checkpoint has taken all of it off the device, its context too, or is
+    /// bringing it back.
     pub fn is_checkpointed(&self) -> bool {
-        let slot = self.eviction();
-        slot.by() == MoveBy::Checkpoint && slot.residence() == Residence::Evicted
+        self.returns_by_driver() || self.moves_by_driver() && self.eviction().residence() == Residence::Evicted
     }
 
-    /// Orders it to move its memory to the host, or back, for the sake of other jobs.
-    pub fn order_move(&self, evict: bool) {
+    /// Whether the driver is bringing it back: an unknown part of it is on the device.
+    pub fn returns_by_driver(&self) -> bool {
+        self.moves_by_driver() && self.eviction().residence() == Residence::Returns
+    }
+
+    /// Whether the driver's checkpoint moves it.
+    pub fn moves_by_driver(&self) -> bool {
+        self.eviction().by() == MoveBy::Checkpoint
+    }
+
+    /// Orders it to move its memory to the host, or back.
+    pub fn order_move(&self, evict: bool, cause: EvictionCause) {
         let slot = self.eviction();
         if slot.residence() != Residence::Fixed {
-            slot.give_order(evict, EvictionCause::Room);
+            slot.give_order(evict, cause);
             let _ = futex::wake(&slot.order, futex::Flags::empty(), i32::MAX as u32);
         }
+    }
+
+    /// Since when it offers its memory because it is idle, if it may get an order now.
+    pub fn offered(&self) -> Option<Ns> {
+        let slot = self.eviction();
+        let may = slot.residence() == Residence::Device && slot.is_answered() && slot.allows_checkpoint();
+        slot.offered().filter(|_| may)
     }
 
     /// Whether it refused the latest order to leave.
@@ -239,7 +256,7 @@ impl Member {
     pub fn returning(&self) -> u64 {
         let slot = self.eviction();
         match slot.residence() == Residence::Evicted && slot.returns() {
-            true => slot.evicted.load(Ordering::Relaxed),
+            true => slot.needed_back(),
             false => 0,
         }
     }

@@ -258,7 +258,7 @@ impl AdmissionHandle {
     /// Does the periodic work. Called several times a second.
     pub fn tick(&self) {
         let mut controller = self.controller();
-        controller.check_processes();
+        controller.check_processes(self.watch.tells());
         let waited_for = controller.is_waited_for();
         let asks = waited_for || controller.needs_nvml();
         if asks && let Some(reading) = self.watch.last(controller.last_answer()) {

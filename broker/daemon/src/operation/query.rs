@@ -59,6 +59,8 @@ pub struct QueryHandler {
     pub delay_bound: Duration,
     /// Longest wait of a launch at the gate.
     pub longest_wait: Duration,
+    /// Whether the driver's checkpoint may move jobs on plain memory.
+    pub checkpoint: bool,
     /// Whether the broker is shared: users change only their own jobs.
     pub shared: bool,
     /// Options that may change while it runs: its users' rights.
@@ -494,6 +496,7 @@ impl QueryHandler {
                 protocol: VERSION,
                 policy: self.policy.clone(),
                 socket: self.socket.clone(),
+                checkpoint: self.checkpoint,
                 shared: self.shared,
                 profiles: match self.shared {
                     true => PathBuf::new(),

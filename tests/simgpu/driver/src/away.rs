@@ -7,7 +7,7 @@
 //! is away: on real drivers (580, 595) it did so 30 times of 30.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use simgpu_device::lock::lock;
@@ -20,17 +20,45 @@ pub(crate) enum Branch {
     R610,
 }
 
+/// The setting for the open kernel module of branch 595.
+const OPEN_595: &str = "595-open";
+
+/// The setting.
+fn setting() -> Option<String> {
+    std::env::var("SIMGPU_CHECKPOINT").ok()
+}
+
+/// Whether the end of a process that was restored hangs its host.
+pub(crate) fn hangs_hosts() -> bool {
+    setting().as_deref() == Some(OPEN_595)
+}
+
+/// Whether the process launched a kernel of an NCCL group.
+static GROUP: AtomicBool = AtomicBool::new(false);
+
+/// Notes the launch of a kernel.
+pub(crate) fn launched(name: &str) {
+    if branch().is_some() && name.contains("ncclDevKernel") {
+        GROUP.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether the process has an NCCL group.
+pub(crate) fn has_group() -> bool {
+    GROUP.load(Ordering::Relaxed)
+}
+
 /// The branch whose checkpoint is simulated; `None`: the driver has none, as before 570.
 #[inline]
 pub(crate) fn branch() -> Option<Branch> {
     static BRANCH: OnceLock<Option<Branch>> = OnceLock::new();
-    let read = || match std::env::var("SIMGPU_CHECKPOINT").as_deref() {
-        Ok("580") => Some(Branch::R580),
-        Ok("595") => Some(Branch::R595),
-        Ok("610") => Some(Branch::R610),
-        Ok("" | "off") | Err(_) => None,
-        Ok(other) => {
-            eprintln!("simcuda: SIMGPU_CHECKPOINT={other} is not one of off, 580, 595, 610; using off");
+    let read = || match setting().as_deref() {
+        Some("580") => Some(Branch::R580),
+        Some("595" | OPEN_595) => Some(Branch::R595),
+        Some("610") => Some(Branch::R610),
+        Some("" | "off") | None => None,
+        Some(other) => {
+            eprintln!("simcuda: SIMGPU_CHECKPOINT={other} is not one of off, 580, 595, 595-open, 610; using off");
             None
         }
     };

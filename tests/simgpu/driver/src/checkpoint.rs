@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver's process checkpoint (CUDA 12.8, driver 570 and newer), with the ways in which real
-//! drivers lost jobs (`SIMGPU_CHECKPOINT=580|595|610`).
+//! drivers lost jobs (`SIMGPU_CHECKPOINT=580|595|595-open|610`).
 //!
 //! * The target process does each step itself. A caller in another process waits for its answer on
 //!   a socket, so a stopped target blocks the caller.
@@ -122,6 +122,10 @@ fn checkpoint(driver: &Driver, branch: Branch) -> R {
         away::set(ProcessState::Failed);
         return Err(Error::OPERATING_SYSTEM);
     }
+    if away::has_group() && branch == Branch::R595 {
+        eprintln!("simcuda[{}] a checkpoint with an NCCL group", std::process::id());
+        std::process::abort();
+    }
     let devices = 0..driver.devices.len();
     let bytes: Vec<u64> = devices.map(|device| driver.timeline.held(device)).collect();
     let contents = space()?.take_contents()?;
@@ -148,7 +152,28 @@ fn restore(driver: &Driver, branch: Branch) -> R {
     take_time(driver, memory.bytes.iter().sum(), rates(branch).1);
     space()?.put_contents(&memory.contents)?;
     away::set(ProcessState::Locked);
+    if away::hangs_hosts() {
+        at_end();
+    }
     Ok(())
+}
+
+/// Has the end of the process report what it did to real hosts, unless it is away again by then.
+#[allow(unsafe_code)]
+fn at_end() {
+    extern "C" fn report() {
+        if away::state() != ProcessState::Checkpointed {
+            eprintln!(
+                "simcuda[{}] host hung: a restored process has ended",
+                std::process::id()
+            );
+        }
+    }
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the function lives as long as this library, which is never unloaded.
+        let _ = unsafe { libc::atexit(report) };
+    });
 }
 
 /// Makes a step in this process.

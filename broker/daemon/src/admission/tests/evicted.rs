@@ -66,6 +66,29 @@ fn a_job_that_the_driver_took_off_returns_only_by_a_sample_of_nvml() {
     assert!(quota() > 5 * GB, "{}", quota());
 }
 
+#[test]
+fn a_job_that_the_driver_brought_back_keeps_no_more_than_it_declared() {
+    let mut broker = Broker::begin(None);
+    let (one, two) = (Somebody::new(), Somebody::new());
+    let moved = broker.comes(one.pid(), "moved", 4 * GB, None);
+    let slot = &moved.lane.eviction;
+    let quota = || moved.lane.admission_slot.quota.load(Ordering::Relaxed);
+    // It claimed room for its context too.
+    broker.handle.more(moved.client, 2 * GB, 0);
+    let claimed = quota();
+    assert!(claimed >= 6 * GB, "{claimed}");
+    let other = broker.comes(two.pid(), "other", 3 * GB, None);
+    slot.set_by(MoveBy::Checkpoint);
+    slot.set_residence(Residence::Returns, 3 * GB, 1);
+    broker.handle.tick();
+    assert_eq!(quota(), claimed, "it returns");
+    moved.lane.counters.memory.store(3 * GB, Ordering::Relaxed);
+    slot.set_residence(Residence::Device, 0, 0);
+    broker.handle.tick();
+    assert_eq!(quota(), 4 * GB);
+    assert_eq!(standing(&other), AdmissionState::Admitted);
+}
+
 /// Whether the condition holds within some checks.
 fn soon(broker: &Broker, holds: impl Fn() -> bool) -> bool {
     (0..200).any(|_| {

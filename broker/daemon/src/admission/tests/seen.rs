@@ -106,6 +106,70 @@ fn a_context_that_the_driver_took_off_hides_no_strangers() {
     );
 }
 
+/// Two jobs with contexts of 400 and 1200 MiB, and memory of 2 GiB each; and a sample of the bytes
+/// that are free.
+fn with_unequal_contexts() -> (Broker, [Arc<Entry>; 2], impl Fn(&Broker, u64)) {
+    let mut broker = Broker::begin(None);
+    let jobs = [1, 2].map(|number| broker.comes(number, &format!("job {number}"), 2 * GB, None));
+    for job in &jobs {
+        job.lane.moves.begun(1);
+        job.lane.counters.memory.store(2 * GB, Ordering::Relaxed);
+        job.lane.moves.done(1, clock::now());
+    }
+    std::thread::sleep(std::time::Duration::from_millis(1));
+    let seen = |broker: &Broker, free| {
+        let at = clock::now();
+        broker.handle.controller().observe_free("gpu", free, at);
+    };
+    seen(&broker, 4 * GB - (1600 << 20));
+    (broker, jobs, seen)
+}
+
+#[test]
+fn a_context_that_is_away_keeps_its_room() {
+    let (broker, [small, large], seen) = with_unequal_contexts();
+    let context = |broker: &Broker| broker.handle.queue().devices[0].context;
+    assert_eq!(context(&broker), 800 << 20);
+    large.lane.counters.memory.store(0, Ordering::Relaxed);
+    large.lane.eviction.set_by(MoveBy::Checkpoint);
+    large.lane.eviction.set_residence(Residence::Evicted, 2 * GB, 1);
+    seen(&broker, 6 * GB - (400 << 20));
+    assert_eq!(large.lane.eviction.excess(), Some(400 << 20));
+    assert_eq!(context(&broker), 800 << 20, "that of the one that is there is smaller");
+    small.lane.moves.begun(2);
+    small.lane.moves.done(2, clock::now());
+    std::thread::sleep(std::time::Duration::from_millis(1));
+    seen(&broker, 6 * GB - (400 << 20));
+    assert_eq!(context(&broker), 800 << 20);
+}
+
+#[test]
+fn a_context_of_which_the_samples_show_too_little_is_taken_for_the_largest() {
+    let (mut broker, [_, large], seen) = with_unequal_contexts();
+    large.lane.counters.memory.store(0, Ordering::Relaxed);
+    large.lane.eviction.set_by(MoveBy::Checkpoint);
+    large.lane.eviction.set_residence(Residence::Evicted, 2 * GB, 1);
+    // Another job's context comes as it leaves.
+    let other = broker.comes(3, "other", 1 << 20, None);
+    other.lane.moves.begun(1);
+    other.lane.moves.done(1, clock::now());
+    std::thread::sleep(std::time::Duration::from_millis(1));
+    seen(&broker, 6 * GB - (1200 << 20));
+    assert_eq!(large.lane.eviction.excess(), Some(GB - (800 << 20)));
+}
+
+#[test]
+fn memory_that_the_driver_is_bringing_back_hides_no_strangers() {
+    let (broker, [_, large], seen) = with_unequal_contexts();
+    let foreign = |broker: &Broker| broker.handle.queue().devices[0].foreign;
+    large.lane.eviction.set_by(MoveBy::Checkpoint);
+    large.lane.eviction.set_residence(Residence::Returns, 2 * GB, 1);
+    // Nothing of it is there yet, and a stranger has taken 1 GiB.
+    large.lane.moves.begun(2);
+    seen(&broker, 5 * GB - (800 << 20));
+    assert_eq!(foreign(&broker), GB);
+}
+
 #[test]
 fn two_jobs_on_a_cold_broker_are_let_in_one_by_one() {
     const CONTEXT: u64 = 400 << 20;

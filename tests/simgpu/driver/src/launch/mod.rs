@@ -16,6 +16,7 @@ use simgpu_device::model::model;
 use simgpu_device::{KernelLaunch, Op, Seq, TouchedAddresses};
 
 use crate::abi::{Error, R};
+use crate::away;
 use crate::context::current;
 use crate::device::attributes::{MAX_BLOCK, MAX_GRID, MAX_THREADS};
 use crate::kernels::Call;
@@ -160,6 +161,7 @@ impl Launch {
 
     /// Puts it on the device.
     pub(crate) fn submit(&self, driver: &Driver, stream: &Stream, graph: u64) -> R<Seq> {
+        away::launched(self.name());
         let mut launch = self.device();
         let effect = execute::effect(&self.function, &self.params, &mut launch, &stream.context);
         let touches = touches(&self.function, &self.params, self.shape);
@@ -169,6 +171,7 @@ impl Launch {
 
 /// Puts a launch on the device at once, whose shape and attributes are checked.
 pub(crate) fn submit(driver: &Driver, stream: &Stream, function: &Function, shape: Shape, given: GivenParams) -> R {
+    away::launched(&function.name);
     let Shape { grid, block, shared } = shape;
     let mut op = KernelLaunch {
         name: function.name_id,
