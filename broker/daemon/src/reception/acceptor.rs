@@ -347,7 +347,7 @@ impl Acceptor {
         };
         let taken = match pending.profile()? {
             Ok(bytes) => self.guest_profiles.take(pending.uid, &name, &bytes),
-            Err(why) => Err(why.to_string()),
+            Err(why) => Err(format!("profile {name:?}: {why}")),
         };
         Ok(match taken {
             Ok(profile) => (Some(name), Some(profile), None),
