@@ -302,6 +302,8 @@ ENV = {
     "WEFT_OUTCOME": (("off",), ("maybe",)),
     "WEFT_DEVICE_PRIORITIES": (("off",), ("1",)),
     "WEFT_LOG": (("debug",), ("loud",)),
+    "WEFT_MODE": (("off",), ("of",)),
+    "WEFT_PRIORTY": ((), ("3",)),
     "WEFT_PROFILE": (("/profiles/resnet",), ("a\nb",)),
     "OTHER": (("x", "", "a b"), ()),
     "A B": ((), ("x",)),
