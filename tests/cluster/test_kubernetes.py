@@ -202,6 +202,25 @@ def test_wrong_values_are_refused_in_a_line_that_names_them():
         assert any(name in line for name in values), (values, refused)
 
 
+# Right values that a rule could miss.
+RIGHT = [
+    *[("image/repository", f"{name}/weft") for name in ("localhost", "registry.example:5000/a__b/c.d-e")],
+    ("image/tag", "0.2.0-rc1"),
+    ("nodeSelector", {"weft.dev/node": "yes", "empty": ""}),
+    ("tolerations", [{"operator": "Exists"}]),
+    ("tolerations", [{"key": "gpu", "operator": "Equal", "value": "x", "effect": "NoExecute", "tolerationSeconds": 30}]),
+    ("broker/resources", {"limits": {"memory": 1073741824, "hugepages-2Mi": "4Mi"}, "requests": {"cpu": 0.5}}),
+    ("plugin/resources", {"limits": {"memory": "1e9", "cpu": 2}}),
+    ("dra/parameters", {"priority": 3, "outcome": False}),
+    ("podAnnotations", {"prometheus.io/scrape": "true"}),
+    ("broker/settings/slowdown", 0.00001),
+]
+
+
+def test_right_values_are_taken():
+    assert list(zip(RIGHT, refusals(RIGHT))) == [(row, None) for row in RIGHT]
+
+
 def test_empty_lists_and_tables_are_taken():
     empty = ["broker/settings", "broker/priorities", "broker/resources", "plugin/resources", "containerEnv", "gpus"]
     empty += ["dra/parameters", "nodeSelector", "affinity", "tolerations", "podAnnotations", "imagePullSecrets"]
