@@ -20,6 +20,7 @@ use crate::driver::stream::Stream;
 use crate::driver::symbols;
 use crate::internal_error::{failpoint, guarded};
 use crate::{deferred, movable, paging, process, throttle, trace};
+use weft_protocol::variables;
 
 /// 0 = not initialised, 1 = initialised.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
@@ -54,7 +55,9 @@ fn begin() {
     if settings.purpose == Purpose::Off {
         return;
     }
-    for complaint in complaints {
+    let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    let mistyped = names.filter_map(|name| Some(format!("{name}: {}", variables::mistyped(&name)?)));
+    for complaint in mistyped.chain(complaints) {
         log::warn!("{complaint}");
     }
     let watch = || {

@@ -67,7 +67,7 @@ def loaded(cluster=None):
         return helm_python.Chart.load(str(CHART))
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(shutil.copytree(CHART, Path(folder) / "weft"))
-        for file in copied.glob("templates/*.yaml"):
+        for file in copied.glob("templates/**/*.yaml"):
             asked, version = ".Capabilities.KubeVersion.Version", f'"v{cluster}.2-eks-1"'
             file.write_text(file.read_text().replace(asked, version))
         return helm_python.Chart.load(str(copied))

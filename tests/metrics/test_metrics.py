@@ -213,6 +213,40 @@ def test_the_text_is_the_same_by_command_socket_and_tcp(scene, programs):
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done
 
 
+def test_a_jobs_counters_go_on_at_the_next_broker(scene):
+    scene.broker.start()
+    first = scene.companion("first", priority=5, pause=2000)
+    scene.attached(first)
+    # So the others do not have the first numbers.
+    first.kill()
+    jobs_of = scene.pair()
+
+    def counters():
+        found = values(weft(scene, "metrics").stdout)
+        return {series: value for series, value in found.items() if re.match(r"weft_job_\w+_total{", series)}
+
+    def whole():
+        found = counters()
+        ran = [value for series, value in found.items() if "_run_seconds_total" in series and 'gpu="GPU-' in series]
+        # Longer than the next broker takes to count as much.
+        return len(ran) == 2 and min(ran) > 5 and any("_gpu_seconds_total" in series for series in found)
+
+    assert jobs.wait_until(whole, BOUND, step=0.5), counters()
+    before = counters()
+    scene.broker.stop()
+    scene.broker.start()
+    scene.attached(*jobs_of)
+    assert jobs.wait_until(lambda: before.keys() <= counters().keys(), BOUND, step=0.5), (before, counters())
+    after = counters()
+    fallen = {series: (value, after[series]) for series, value in before.items() if after[series] < value}
+    assert not fallen, fallen
+    # A new job has a number that no job had.
+    late = scene.companion("late", priority=5, pause=2000)
+    scene.attached(late)
+    numbers = [row["client"] for row in scene.status()["clients"]]
+    assert sorted(numbers) == [2, 3, 4], numbers
+
+
 def test_prometheus_scrapes_and_the_dashboard_finds_what_it_asks_for(scene, programs):
     with container() as group:
         in_kubernetes(scene, group)

@@ -436,7 +436,7 @@ def test_profiles_of_a_user_have_a_bound_and_equal_ones_are_one(scene):
         assert trouble[:100] == [None] * 100, trouble[:100]
         # The profile that a hundred share, and others up to 64 MiB.
         assert trouble[100:140].count(None) == 64 // 3 - 1, trouble[100:140]
-        assert "exceed 64 MiB" in trouble[139] and "larger than 4 MiB" in trouble[140], trouble[139:]
+        assert "exceed 64 MiB" in trouble[139] and 'profile "big": it is larger than 4 MiB' in trouble[140], trouble[139:]
         grown = wire.resident(scene.pid) - before
         assert grown < 200 * MB, f"{grown / MB:.0f} MiB"
         # Another user has room of his own.
@@ -448,6 +448,27 @@ def test_profiles_of_a_user_have_a_bound_and_equal_ones_are_one(scene):
             assert other.heard()
             scene.until("he is there", lambda: any(row["command"] == "his" and row["profile_trouble"] is None for row in scene.status()["clients"]))
         scene.pings()
+
+
+def test_a_profile_may_take_longer_than_a_handshake_and_one_that_is_missing_is_named(scene):
+    content = Profiles(300_000).file(0)
+
+    def says(say):
+        # A busy machine lets neither process run for long.
+        slow, piece = wire.Client(scene.socket, profile="/p/slow", command="slow"), 20_000
+        for at in range(0, len(content), piece):
+            time.sleep(0.05)
+            slow.send(wire.profile(content[at : at + piece], at + piece >= len(content)))
+        missing = wire.Client(scene.socket, profile="/p/missing", command="missing")
+        missing.send(wire.profile(b"", True))
+        stays(say, slow.welcome() and missing.welcome())
+
+    with Mean(says) as mean:
+        assert mean.heard()
+        scene.until("both are listed", lambda: len(scene.status()["clients"]) == 2)
+        trouble = {row["command"]: row["profile_trouble"] for row in scene.status()["clients"]}
+        assert trouble["slow"] is None, trouble
+        assert trouble["missing"].startswith('profile "/p/missing": the job found no such file'), trouble
 
 
 @pytest.mark.finding("correctness-12")

@@ -121,3 +121,18 @@ def test_a_job_prints_that_it_waits_before_it_prints_that_it_begins(scene):
         waited += len(told) == 2
         assert not told or "waits" in told[0], job.explain()
     assert waited, [job.stderr() for job in crowd]
+
+
+def test_a_mistyped_variable_is_one_line_and_the_job_runs(scene):
+    scene.broker.start()
+    wrong = {"WEFT_PRIORTY": "0", "WEFT_MODE": "of", "WEFT_HOME": "/x"}
+    job = scene.job([sys.executable, "-c", BEGIN], more=wrong)
+    scene.finish(job)
+    assert sorted(job.stderr().splitlines()) == [
+        f"weft[{job.pid}]: warn: WEFT_MODE=of is not one of serve, profile, trace, off; using serve",
+        f"weft[{job.pid}]: warn: WEFT_PRIORTY: no variable of weft, so without effect; did you mean WEFT_PRIORITY?",
+    ]
+    assert history(scene)[0]["priority"] == 5
+    for words, lines in ((["status"], 1), (["run", "true"], 0)):
+        done = weft(scene, *words, more={"WEFT_SOKCET": "/x"})
+        assert (done.returncode, done.stderr.count("did you mean WEFT_SOCKET?")) == (0, lines), done

@@ -66,6 +66,67 @@ pub struct Outcome {
     pub memory_moved: u64,
     /// Reasons why its protection, or that of others from it, does not work.
     pub warnings: Vec<Warning>,
+    /// Its figures for metrics, only within the broker.
+    #[serde(skip)]
+    pub counters: JobCounters,
+}
+
+/// Figures of a job that never fall while it lives, at this broker and the next ones. An estimate
+/// may fall; its counter then stays until the estimate is above it again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobCounters {
+    /// Seconds since it attached.
+    pub run_s: f64,
+    /// GPU time, ns; `None`: nothing to estimate from.
+    pub gpu_ns: Option<u64>,
+    /// GPU time as a background job, ns.
+    pub won_ns: u64,
+    /// Its lateness as a foreground job, ns.
+    pub late_ns: u64,
+    /// Lateness that it caused as a background job, ns.
+    pub cost_ns: u64,
+    /// Kernel and graph launches.
+    pub launches: u64,
+    /// Launches that passed the gate without credit.
+    pub forced_launches: u64,
+    /// Time that its launches waited at the gate, ns.
+    pub gate_ns: u64,
+    /// Managed memory moved for it, bytes.
+    pub memory_moved: u64,
+}
+
+impl JobCounters {
+    /// The figures of an outcome. `gate_ns`: time that its launches waited at the gate.
+    pub fn of(outcome: &Outcome, gate_ns: u64) -> JobCounters {
+        let late = |sum: Option<LatenessSum>| sum.map_or(0, |sum| sum.ns.max(0) as u64);
+        JobCounters {
+            run_s: outcome.ran_s.max(0.0),
+            gpu_ns: outcome.gpu_ns,
+            won_ns: outcome.won.map_or(0, |won| won.over_exclusive_ns),
+            late_ns: late(outcome.lost),
+            cost_ns: late(outcome.cost),
+            launches: outcome.launches,
+            forced_launches: outcome.forced_launches,
+            gate_ns,
+            memory_moved: outcome.memory_moved,
+        }
+    }
+
+    /// Raises each to its new figure.
+    pub fn raise(&mut self, new: &JobCounters) {
+        *self = JobCounters {
+            run_s: self.run_s.max(new.run_s),
+            gpu_ns: self.gpu_ns.max(new.gpu_ns),
+            won_ns: self.won_ns.max(new.won_ns),
+            late_ns: self.late_ns.max(new.late_ns),
+            cost_ns: self.cost_ns.max(new.cost_ns),
+            launches: self.launches.max(new.launches),
+            forced_launches: self.forced_launches.max(new.forced_launches),
+            gate_ns: self.gate_ns.max(new.gate_ns),
+            memory_moved: self.memory_moved.max(new.memory_moved),
+        };
+    }
 }
 
 /// Lateness at a foreground job's waits.
@@ -417,6 +478,30 @@ mod tests {
         old.remove("requests");
         let read: Outcome = serde_json::from_value(old.into()).expect("an outcome");
         assert_eq!(read, Outcome::default());
+    }
+
+    #[test]
+    fn a_counter_never_falls() {
+        let mut counters = JobCounters::default();
+        for (gpu_ns, late, expected) in [
+            (Some(2), 5, (Some(2), 5)),
+            (Some(1), -5, (Some(2), 5)),
+            (None, 4, (Some(2), 5)),
+            (Some(3), 6, (Some(3), 6)),
+        ] {
+            let lost = LatenessSum {
+                ns: late,
+                ..LatenessSum::default()
+            };
+            let outcome = Outcome {
+                gpu_ns,
+                lost: Some(lost),
+                ..Outcome::default()
+            };
+            counters.raise(&JobCounters::of(&outcome, 7));
+            assert_eq!((counters.gpu_ns, counters.late_ns), expected);
+        }
+        assert_eq!(counters.gate_ns, 7);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use weft_protocol::variables;
 
 mod activation;
 mod broker;
@@ -106,6 +107,13 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    // A job under weft reports them itself.
+    if !matches!(cli.command, Command::Run(_) | Command::Profile(_)) {
+        let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+        for (why, name) in names.filter_map(|name| Some((variables::mistyped(&name)?, name))) {
+            eprintln!("weft: {name}: {why}");
+        }
+    }
     let outcome = match cli.command {
         Command::Run(args) => run::main(args),
         Command::Profile(args) => profile::main(args),

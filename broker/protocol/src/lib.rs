@@ -14,8 +14,9 @@
 //! * [`machine_clock`]: the clock of the times that both sides compare.
 //! * [`device_share`]: a job's requests to the device itself.
 //! * [`priority`]: priorities as text.
-//! * [`amount`], [`duration`], [`command_line`], [`fit`], [`host`]: amounts of memory, times and
-//!   command lines as text, the fit of a profile to its job, spare host memory.
+//! * [`amount`], [`duration`], [`command_line`], [`variables`], [`fit`], [`host`]: amounts of
+//!   memory, times, command lines and names of variables as text, the fit of a profile to its job,
+//!   spare host memory.
 //!
 //! The interposer links no other crate of the broker.
 //!
@@ -58,6 +59,8 @@ pub mod priority;
 pub mod slowdown;
 #[cfg(not(loom))]
 pub mod transport;
+#[cfg(not(loom))]
+pub mod variables;
 
 // `--cfg loom` swaps in atomics that try every interleaving (`tests/memory-model`).
 #[cfg(not(loom))]

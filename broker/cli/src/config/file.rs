@@ -17,6 +17,7 @@ use super::keys::{ConfigSection, KEYS, REMOVED, USER_TABLES};
 use super::{ConfigOrigin, ConfigPath, ConfigValue, LoadedConfig};
 use crate::users;
 use weft_api::plain_text as clean;
+use weft_protocol::variables::near;
 
 /// Largest size of a settings file.
 const MOST_BYTES: u64 = 1 << 20;
@@ -152,12 +153,12 @@ impl FileReading<'_> {
                 (Some(section), DeValue::Table(table)) => self.section(section, table),
                 (Some(_), _) => self.wrong(Some(line), &format!("{name}: must be a section: write [{name}]")),
                 (None, _) => {
-                    let known: Vec<String> = ConfigSection::ALL.map(|section| section.name().to_string()).into();
+                    let known = ConfigSection::ALL.map(ConfigSection::name);
                     let sections = || format!("sections are {}", known.join(", "));
                     let homes = KEYS.iter().filter(|key| key.name == name);
                     let homes: Vec<_> = homes.map(|key| format!("[{}]", key.section.name())).collect();
                     let hint = match homes.is_empty() {
-                        true => near(&name, &known).map_or_else(sections, |near| format!("did you mean [{near}]?")),
+                        true => near(&name, known).map_or_else(sections, |near| format!("did you mean [{near}]?")),
                         false => format!("it belongs under {}", homes.join(" or ")),
                     };
                     self.wrong(Some(line), &format!("{name}: no such section; {hint}"));
@@ -199,14 +200,14 @@ impl FileReading<'_> {
 
     fn unknown(&mut self, section: ConfigSection, name: &str, at: usize) {
         let of = |wanted| KEYS.iter().filter(move |key| (key.section == section) == wanted);
-        let mut known: Vec<String> = of(true).map(|key| key.name.to_string()).collect();
+        let mut known: Vec<&str> = of(true).map(|key| key.name).collect();
         if section == ConfigSection::Broker {
-            known.extend(USER_TABLES.iter().map(|(table, _)| table.to_string()));
+            known.extend(USER_TABLES.iter().map(|(table, _)| *table));
         }
         let other = of(false).find(|key| key.name == name);
         let of_broker = section == ConfigSection::Broker;
         let removed = REMOVED.iter().find(|(key, _)| of_broker && *key == name);
-        let hint = match (removed, other, near(name, &known)) {
+        let hint = match (removed, other, near(name, known)) {
             (Some((_, hint)), ..) => hint.to_string(),
             (None, Some(other), _) => format!("it belongs under [{}]", other.section.name()),
             (None, None, Some(near)) => format!("did you mean {near}?"),
@@ -281,33 +282,6 @@ fn text_of(value: &DeValue<'_>) -> Result<String, String> {
         DeValue::Boolean(said) => Ok(said.to_string()),
         other => Err(format!("expected one value, found type {}", other.type_str())),
     }
-}
-
-/// The known word that was probably meant.
-fn near<'a>(word: &str, known: &'a [String]) -> Option<&'a str> {
-    let far = |other: &str| distance(word, other);
-    let best = known.iter().min_by_key(|other| far(other))?;
-    // Two wrong letters in a word of four letters, more in a longer one.
-    (far(best) <= 1 + word.len() / 4).then_some(best.as_str())
-}
-
-/// Number of letters to insert, remove or replace (Levenshtein).
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (above, letter) in one.chars().enumerate() {
-        let mut corner = above;
-        let mut left = above + 1;
-        let mut next = vec![left];
-        for (column, same) in other.iter().enumerate() {
-            let up = row.get(column + 1).copied().unwrap_or(usize::MAX);
-            left = (up + 1).min(left + 1).min(corner + usize::from(letter != *same));
-            corner = up;
-            next.push(left);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -468,15 +442,5 @@ mod tests {
             let foreign: Vec<bool> = loaded.errors.iter().map(|wrong| wrong.foreign).collect();
             assert_eq!(foreign, [system]);
         }
-    }
-
-    #[test]
-    fn words_are_near_by_their_letters() {
-        assert_eq!(distance("policy", "polcy"), 1);
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("kitten", "sitting"), 3);
-        let known = ["slowdown".to_string(), "slo".to_string()];
-        assert_eq!(near("slowdwon", &known), Some("slowdown"));
-        assert_eq!(near("memory", &known), None);
     }
 }

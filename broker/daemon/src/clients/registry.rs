@@ -547,12 +547,17 @@ pub fn mode_name(mode: Option<Mode>) -> &'static str {
     }
 }
 
+/// A client of the last broker that ran on: its process, user and number.
+pub type EarlierClient = (Process, u32, u64);
+
 /// All clients.
 #[derive(Debug, Default)]
 pub struct Registry {
     clients: DashMap<u64, Arc<Entry>>,
     ended: Mutex<EndedClients>,
     next: AtomicU64,
+    /// Clients of the last broker that did not attach here yet.
+    earlier: OnceLock<Mutex<Vec<EarlierClient>>>,
     /// Clients attached so far.
     pub attached: AtomicU64,
     /// Clients that were refused.
@@ -623,6 +628,28 @@ impl Registry {
     /// A new client number.
     pub fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The number of a client of this process and user: the one that the process had at the last
+    /// broker, if it had one there, else a new one. `earlier` is called once, for all clients of
+    /// that broker.
+    pub fn number_of(&self, process: Process, uid: u32, earlier: impl FnOnce() -> Vec<EarlierClient>) -> u64 {
+        let earlier = self.earlier.get_or_init(|| {
+            let earlier = earlier();
+            let last = earlier.iter().map(|(.., number)| *number).max();
+            self.next.fetch_max(last.unwrap_or(0), Ordering::Relaxed);
+            Mutex::new(earlier)
+        });
+        let mut earlier = earlier.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = |(other, user, _): &EarlierClient| process.start.is_some() && (*other, *user) == (process, uid);
+        // A process on several devices had one for each.
+        match (
+            earlier.iter().filter(|one| own(one)).count(),
+            earlier.iter().position(own),
+        ) {
+            (1, Some(place)) => earlier.swap_remove(place).2,
+            _ => self.number(),
+        }
     }
 
     /// Adds a client.
@@ -807,6 +834,26 @@ mod tests {
         let count = |uid| ended.iter().filter(|ended| ended.last.uid == uid).count();
         assert_eq!((count(7), count(8)), (3, HISTORY - 3));
         assert_eq!(registry.sums().exits.unknown, 103);
+    }
+
+    #[test]
+    fn a_process_keeps_the_number_that_it_had_at_the_last_broker() {
+        let process = |pid| Process { pid, start: Some(7) };
+        let earlier = || {
+            vec![
+                (process(1), 7, 4),
+                (process(2), 7, 9),
+                (process(3), 7, 2),
+                (process(3), 7, 3),
+            ]
+        };
+        let registry = Registry::default();
+        let number = |pid, uid| registry.number_of(process(pid), uid, earlier);
+        assert_eq!((number(1, 7), number(2, 7)), (4, 9));
+        // Once each; not another user's process, nor one that had several.
+        assert_eq!([number(1, 7), number(2, 8), number(3, 7)], [10, 11, 12]);
+        let unseen = Process { pid: 1, start: None };
+        assert_eq!(registry.number_of(unseen, 7, Vec::new), 13);
     }
 
     #[test]

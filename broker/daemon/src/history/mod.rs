@@ -544,6 +544,11 @@ enum HistoryMessage {
     Stop,
 }
 
+/// Longest wait of a broker's first client for the books, which usually takes some milliseconds,
+/// and time between two looks.
+const BOOKS_WITHIN: Duration = Duration::from_millis(500);
+const BOOKS_PERIOD: Duration = Duration::from_millis(1);
+
 /// The thread's queue.
 #[derive(Debug, Clone)]
 pub struct HistoryWriter {
@@ -592,9 +597,15 @@ impl HistoryWriter {
         }
     }
 
-    /// Books of jobs that still ran when the last broker ended; `None`: not read from the disk yet.
-    pub fn open_books(&self) -> Option<&[OpenBook]> {
-        self.books.get().map(Vec::as_slice)
+    /// Books of jobs that still ran when the last broker ended. If the disk does not answer in
+    /// [`BOOKS_WITHIN`], there are none from then on: a job's counters continue from its first
+    /// look, or not at all.
+    pub fn open_books(&self) -> &[OpenBook] {
+        let begin = Instant::now();
+        while self.books.get().is_none() && begin.elapsed() < BOOKS_WITHIN {
+            std::thread::sleep(BOOKS_PERIOD);
+        }
+        self.books.get_or_init(Vec::new)
     }
 }
 
@@ -626,12 +637,18 @@ pub(crate) fn start(path: PathBuf) -> std::io::Result<(HistoryWriter, HistoryEnd
     let trouble = Trouble::default();
     let noted = Arc::clone(&trouble);
     std::thread::Builder::new().name("weft-history".into()).spawn(move || {
-        ThreadPriority::Last.take();
+        // The first client waits for it.
         let read = open_books::load(&path).unwrap_or_else(|error| {
             log::warn!("{error}; outcomes of running jobs start from zero");
             Vec::new()
         });
-        let _ = found.set(read);
+        if found.set(read).is_err() {
+            log::warn!(
+                "{}: the disk is slow; outcomes of running jobs start from zero",
+                path.display()
+            );
+        }
+        ThreadPriority::Last.take();
         // The first job that ends can then report the trouble.
         add_or_note(&path, &[], &noted);
         write_all(&path, &incoming, &lost, &noted);

@@ -43,6 +43,11 @@ pub struct RowKey {
 }
 
 impl RowKey {
+    /// The client's number.
+    pub fn client(&self) -> u64 {
+        self.client
+    }
+
     /// The key of a row.
     pub fn of(row: &HistoryRow) -> RowKey {
         RowKey {

@@ -2,7 +2,6 @@
 //! Cache of the last status for a second, and the pages made from it.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,7 +19,7 @@ pub struct MetricsCache(Arc<Mutex<CachedStatus>>);
 #[derive(Debug, Default)]
 struct CachedStatus {
     last: Option<(Instant, Status)>,
-    makers: HashMap<MetricsAudience, PageMaker>,
+    maker: PageMaker,
 }
 
 impl MetricsCache {
@@ -38,7 +37,7 @@ impl MetricsCache {
     ) -> String {
         // Other callers wait meanwhile, at most as long as `weft status` may take.
         let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let CachedStatus { last, makers } = &mut *cached;
+        let CachedStatus { last, maker } = &mut *cached;
         if last
             .as_ref()
             .is_some_and(|(taken, _)| now.saturating_duration_since(*taken) >= LONGEST_AGE)
@@ -46,7 +45,7 @@ impl MetricsCache {
             *last = None;
         }
         let (_, status) = last.get_or_insert_with(|| (now, read()));
-        let page = makers.entry(audience).or_default().page(status, audience);
+        let page = maker.page(status, audience);
         drop(cached);
         exposition::text(&page, format)
     }

@@ -4,7 +4,7 @@
 //! A job's series have labels that do not change while it runs: `node`, `client`, `name`,
 //! `cluster_job`, `pid`, `user` and `gpu`; in Kubernetes also `namespace`, `pod` and `container`.
 //! Its role and priority, which may change, are in `weft_job_info`. If a counter's labels changed,
-//! it would restart in every query.
+//! it would restart in every query. The next broker continues both.
 #![forbid(unsafe_code)]
 
 use MetricKind::{Counter, Gauge, Info};
@@ -123,7 +123,7 @@ pub(super) const JOB_RUN: MetricFamily = family(
     "weft_job_run_seconds",
     Counter,
     "seconds",
-    "Time since the job attached.",
+    "Time for which the job was attached.",
 );
 pub(super) const JOB_GPU: MetricFamily = family(
     "weft_job_gpu_seconds",

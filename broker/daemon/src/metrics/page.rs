@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Samples from a status. Pure: its inputs are statuses in the order of time.
-//!
-//! Estimates may shrink, and so may lateness, because measurements scatter. Then a counter keeps
-//! its highest value until the figure is above it again ([`Highest`]).
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::sync::Arc;
 
 use super::family::{self, MetricFamily, MetricKind};
-use weft_api::outcome::{LatenessSum, WarningKind};
+use weft_api::outcome::WarningKind;
 use weft_api::plain_text::clean;
 use weft_api::status::{ClientStatus, Status};
 
@@ -43,7 +40,7 @@ const KINDS: [WarningKind; 12] = [
 ];
 
 /// Readers of a page, by the names that they may see.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricsAudience {
     /// The broker's owner: names of jobs and of pods.
     Owner,
@@ -80,7 +77,10 @@ impl MetricsPage {
     }
 }
 
-/// The highest value that each counter of running jobs had.
+/// The highest value that each counter of the broker had: a job that ends while records are added
+/// up is missing from the sum for a moment. Counters of jobs do not fall ([`JobCounters`]).
+///
+/// [`JobCounters`]: weft_api::outcome::JobCounters
 #[derive(Debug, Default)]
 struct Highest(HashMap<(&'static str, Arc<str>), f64>);
 
@@ -98,12 +98,6 @@ impl Highest {
             }
         }
     }
-
-    /// Forgets ended jobs.
-    fn forget_all_but(&mut self, jobs: &HashSet<Arc<str>>) {
-        self.0
-            .retain(|(family, labels), _| !family.starts_with("weft_job_") || jobs.contains(labels));
-    }
 }
 
 /// Maker of pages.
@@ -117,20 +111,14 @@ impl PageMaker {
     pub fn page(&mut self, status: &Status, audience: MetricsAudience) -> MetricsPage {
         let mut page = MetricsPage::default();
         of_broker(&mut page, status);
+        self.highest.raise(&mut page);
         of_warnings(&mut page, status);
         let gpus = of_gpus(&mut page, status);
         // Most important first, then in the order of arrival, so a job with series keeps them.
-        let (mut labels, mut left_out) = (HashSet::new(), MetricsPage::default());
-        for (place, client) in status.clients.iter().enumerate() {
-            let page = if place < MOST_JOBS { &mut page } else { &mut left_out };
+        for client in status.clients.iter().take(MOST_JOBS) {
             let of_job: Arc<str> = job_labels(status, client, gpus.get(&client.client), audience).into();
-            of_client(page, status, client, &of_job);
-            labels.insert(of_job);
+            of_client(&mut page, status, client, &of_job);
         }
-        // A job may be left out for a while: its counters do not fall either.
-        self.highest.raise(&mut page);
-        self.highest.raise(&mut left_out);
-        self.highest.forget_all_but(&labels);
         page.put(
             &family::JOBS_LEFT_OUT,
             "",
@@ -252,11 +240,6 @@ fn of_client(page: &mut MetricsPage, status: &Status, client: &ClientStatus, of_
         }
     }
     let mut put = |family, value| page.put(family, Arc::clone(of_job), value);
-    put(&family::JOB_RUN, client.attached_s.max(0.0));
-    let launches = client.launches + client.graph_launches;
-    put(&family::JOB_LAUNCHES, launches as f64);
-    put(&family::JOB_FORCED, client.waits_expired as f64);
-    put(&family::JOB_GATE_WAIT, seconds(client.waited_ns));
     put(&family::JOB_MEMORY, client.memory as f64);
     if let Some(allowed) = client.slowdown_allowed {
         put(&family::JOB_SLOWDOWN_ALLOWED, allowed);
@@ -268,13 +251,16 @@ fn of_client(page: &mut MetricsPage, status: &Status, client: &ClientStatus, of_
         return;
     };
     // Present from the first scrape on: a counter that appears later hides its first step.
-    let late = |sum: Option<LatenessSum>| sum.map_or(0.0, |sum| seconds(sum.ns.max(0) as u64));
-    put(&family::JOB_LATENESS, late(outcome.lost));
-    put(&family::JOB_LATENESS_CAUSED, late(outcome.cost));
-    let won = outcome.won.map_or(0, |won| won.over_exclusive_ns);
-    put(&family::JOB_WON, seconds(won));
-    put(&family::JOB_MEMORY_MOVED, outcome.memory_moved as f64);
-    if let Some(gpu_ns) = outcome.gpu_ns {
+    let counters = &outcome.counters;
+    put(&family::JOB_RUN, counters.run_s);
+    put(&family::JOB_LAUNCHES, counters.launches as f64);
+    put(&family::JOB_FORCED, counters.forced_launches as f64);
+    put(&family::JOB_GATE_WAIT, seconds(counters.gate_ns));
+    put(&family::JOB_LATENESS, seconds(counters.late_ns));
+    put(&family::JOB_LATENESS_CAUSED, seconds(counters.cost_ns));
+    put(&family::JOB_WON, seconds(counters.won_ns));
+    put(&family::JOB_MEMORY_MOVED, counters.memory_moved as f64);
+    if let Some(gpu_ns) = counters.gpu_ns {
         put(&family::JOB_GPU, seconds(gpu_ns));
     }
     if let Some(known) = outcome.launches_known {
@@ -364,7 +350,7 @@ mod tests {
 
     use super::MetricsAudience::{Guest, Network, Owner};
     use super::*;
-    use weft_api::outcome::{Outcome, Warning, Won};
+    use weft_api::outcome::{JobCounters, Outcome, Warning};
     use weft_api::status::{DeviceStatus, PodContainer};
 
     pub(super) fn status(clients: Vec<ClientStatus>) -> Status {
@@ -393,31 +379,6 @@ mod tests {
     fn value(page: &MetricsPage, family: &MetricFamily, with: &str) -> Option<f64> {
         let found = page.samples(family).iter().find(|sample| sample.labels.contains(with));
         found.map(|sample| sample.value)
-    }
-
-    #[test]
-    fn a_counter_never_falls_while_its_job_lives() {
-        let mut maker = PageMaker::default();
-        let mut of = |gpu_ns: u64, late: i64, launches: u64| {
-            let mut job = client(1);
-            job.launches = launches;
-            job.outcome = Some(Outcome {
-                gpu_ns: Some(gpu_ns),
-                lost: Some(LatenessSum {
-                    ns: late,
-                    ..LatenessSum::default()
-                }),
-                ..Outcome::default()
-            });
-            let page = maker.page(&status(vec![job]), Owner);
-            [&family::JOB_GPU, &family::JOB_LATENESS, &family::JOB_LAUNCHES].map(|family| value(&page, family, ""))
-        };
-        assert_eq!(of(2_000_000_000, 500_000_000, 7), [Some(2.0), Some(0.5), Some(7.0)]);
-        assert_eq!(of(1_000_000_000, -500_000_000, 8), [Some(2.0), Some(0.5), Some(8.0)]);
-        assert_eq!(of(3_000_000_000, 600_000_000, 9), [Some(3.0), Some(0.6), Some(9.0)]);
-        // A new job begins with its own figures.
-        assert_eq!(maker.page(&status(Vec::new()), Owner).samples(&family::JOB_GPU), []);
-        assert!(maker.highest.0.keys().all(|(name, _)| !name.starts_with("weft_job_")));
     }
 
     #[test]
@@ -550,13 +511,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_won_is_seconds() {
+    fn times_are_seconds_and_an_unknown_one_is_absent() {
         let mut job = client(1);
         job.outcome = Some(Outcome {
-            won: Some(Won {
-                over_exclusive_ns: 1_500_000_000,
-                ..Won::default()
-            }),
+            counters: JobCounters {
+                won_ns: 1_500_000_000,
+                ..JobCounters::default()
+            },
             ..Outcome::default()
         });
         let page = PageMaker::default().page(&status(vec![job]), Owner);
@@ -570,24 +531,6 @@ mod tests {
         for kind in KINDS {
             assert_eq!(serde_json::to_value(kind).expect("JSON"), kind_name(kind));
         }
-    }
-
-    #[test]
-    fn a_job_that_is_left_out_for_a_while_keeps_its_counters() {
-        let mut maker = PageMaker::default();
-        let job = |won_ns| {
-            let mut job = client(500);
-            job.outcome = Some(Outcome {
-                gpu_ns: Some(won_ns),
-                ..Outcome::default()
-            });
-            job
-        };
-        let beside = |number: u64, job| status((1..=number).map(client).chain([job]).collect());
-        let mut gpu = |seen: Status| value(&maker.page(&seen, Owner), &family::JOB_GPU, "client=\"500\"");
-        assert_eq!(gpu(beside(3, job(9_000_000_000))), Some(9.0));
-        assert_eq!(gpu(beside(MOST_JOBS as u64, job(8_000_000_000))), None);
-        assert_eq!(gpu(beside(3, job(7_000_000_000))), Some(9.0));
     }
 
     #[test]

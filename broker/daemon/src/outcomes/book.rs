@@ -34,7 +34,7 @@ use weft_protocol::lane::MarkedRequests;
 use weft_scheduler::ClientView;
 
 use super::carried::CarriedSums;
-use weft_api::outcome::{GuaranteedPart, LatenessSum, Outcome, Won};
+use weft_api::outcome::{GuaranteedPart, JobCounters, LatenessSum, Outcome, Won};
 use weft_api::status::ClientStatus;
 
 /// Uncertain part of the time of a launch that is too short to be timed exactly, ns. The simulated
@@ -614,7 +614,7 @@ impl OutcomeBook {
         };
         let (foreground_s, background_s) = (seconds(sums.foreground), seconds(sums.background));
         let part = |late: f64, of: f64| if of > 0.0 { late / of } else { 0.0 };
-        Outcome {
+        let mut outcome = Outcome {
             ran_s: status.attached_s,
             alone_s: (status.attached_s - foreground_s - background_s).max(0.0),
             foreground_s,
@@ -663,7 +663,10 @@ impl OutcomeBook {
             stuck_grants: sums.sum.stuck,
             memory_moved: status.prefetched + status.evicted + status.faulted,
             warnings: Vec::new(),
-        }
+            counters: JobCounters::default(),
+        };
+        outcome.counters = JobCounters::of(&outcome, status.waited_ns);
+        outcome
     }
 }
 

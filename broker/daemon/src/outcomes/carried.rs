@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use weft_protocol::Ns;
 use weft_protocol::lane::{DurationCounts, MarkedRequests};
 
-use weft_api::outcome::{Requests, Warning};
+use weft_api::outcome::{JobCounters, Requests, Warning};
 use weft_api::status::ClientStatus;
 
 /// Durations in the stored form: their sum, ns, and buckets with their numbers.
@@ -30,6 +30,7 @@ pub(super) struct CarriedSums<S> {
     alone: KeptDurations,
     beside: KeptDurations,
     pub(super) warnings: Vec<Warning>,
+    pub(super) counters: JobCounters,
 }
 
 impl<S> CarriedSums<S> {
@@ -54,6 +55,7 @@ impl<S> CarriedSums<S> {
             alone: (alone.total, alone.buckets),
             beside: (beside.total, beside.buckets),
             warnings: Vec::new(),
+            counters: JobCounters::default(),
         }
     }
 

@@ -32,7 +32,7 @@ use crate::scheduler_mailbox::{Notice, SchedulerHandle, View};
 use crate::server::ToTheClient;
 use crate::server::other_brokers::OtherBrokers;
 use weft_api::history::{HistoryRow, RecordedJob};
-use weft_api::outcome::{Outcome, Warning, WarningKind};
+use weft_api::outcome::{JobCounters, Outcome, Warning, WarningKind};
 use weft_api::recording::{JobRecording, MOST_JOBS};
 use weft_api::status::{Ending, Exit};
 
@@ -198,6 +198,8 @@ struct Watched {
     /// Its book at the previous broker; `None`: there is none, or it was not searched for.
     book: Option<OpenBook>,
     looked_for_book: bool,
+    /// The highest counters so far.
+    counters: JobCounters,
 }
 
 struct OutcomeThread {
@@ -304,6 +306,7 @@ impl OutcomeThread {
                     told: false,
                     book: None,
                     looked_for_book: false,
+                    counters: JobCounters::default(),
                 };
                 self.clients.insert(entry.client, watched);
                 let ago_ms = (self.clock)().saturating_sub(since) / 1_000_000;
@@ -591,6 +594,9 @@ impl OutcomeThread {
         self.warn(client);
         let mut outcome = self.figures(client)?;
         let others = self.scheduler.as_ref().map(|(_, others)| others.others());
+        let watched = self.clients.get_mut(&client)?;
+        watched.counters.raise(&outcome.counters);
+        outcome.counters = watched.counters;
         let watched = self.clients.get(&client)?;
         let device = watched.entry.device_uuid();
         let others = others.unwrap_or_default().into_iter();
@@ -633,12 +639,10 @@ impl OutcomeThread {
 
     /// Finds a client's sums at the previous broker, once.
     fn look_for_book(&mut self, client: u64) {
-        let (Some(books), Some(watched)) = (self.history.open_books(), self.clients.get(&client)) else {
+        let Some(watched) = self.clients.get(&client).filter(|watched| !watched.looked_for_book) else {
             return;
         };
-        if watched.looked_for_book {
-            return;
-        }
+        let books = self.history.open_books();
         let entry = &watched.entry;
         let (process, device) = (entry.process(), entry.device_uuid());
         let own = |book: &&OpenBook| {
@@ -666,6 +670,7 @@ impl OutcomeThread {
             // The previous broker decided to keep them.
             watched.warned.insert(warning.kind, (warning, Ns::MAX));
         }
+        watched.counters = earlier.counters;
         self.taken.insert(book.row);
         watched.book = Some(book);
         self.book.carry(client, earlier);
@@ -722,6 +727,7 @@ impl OutcomeThread {
                 let mut sums = self.book.to_carry(&entry.status(), &entry.lane.requests);
                 let watched = self.clients.get(&entry.client);
                 sums.warnings = watched.map_or_else(Vec::new, |watched| self.kept_warnings(watched, &outcome));
+                sums.counters = outcome.counters;
                 OpenBook {
                     process,
                     uid: entry.uid,

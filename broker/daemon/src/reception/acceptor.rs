@@ -16,8 +16,9 @@ use weft_profiles::Profile;
 
 use super::control::{Arrival, SETS_TOLD};
 use crate::base::options::Options;
+use crate::base::process::Process;
 use crate::base::user_log;
-use crate::clients::registry::{Entry, NewEntry, Registry};
+use crate::clients::registry::{EarlierClient, Entry, NewEntry, Registry};
 use crate::operation::query::{ONLY_THE_OWNER, QueryHandler};
 use crate::operation::reload::Reloader;
 use crate::profiles::guest_profiles::GuestProfiles;
@@ -250,7 +251,8 @@ impl Acceptor {
         }
         let costs = loaded.as_ref().map_or_else(Vec::new, |profile| profile.mean_costs());
         let typical = loaded.as_ref().and_then(|profile| profile.typical_cost());
-        let client = self.registry.number();
+        let process = pending_pid.map_or_else(|| Process::unseen(pid), Process::of);
+        let client = self.registry.number_of(process, uid, || self.earlier_clients());
         let options = &self.options;
         let attached = pending.welcome(&self.host, client, costs, |lane| {
             let unknown_cost = typical.unwrap_or(options.core.unknown_cost);
@@ -347,12 +349,17 @@ impl Acceptor {
         };
         let taken = match pending.profile()? {
             Ok(bytes) => self.guest_profiles.take(pending.uid, &name, &bytes),
-            Err(why) => Err(why.to_string()),
+            Err(why) => Err(format!("profile {name:?}: {why}")),
         };
         Ok(match taken {
             Ok(profile) => (Some(name), Some(profile), None),
             Err(trouble) => (Some(name), None, Some(trouble)),
         })
+    }
+
+    fn earlier_clients(&self) -> Vec<EarlierClient> {
+        let books = self.answers.history.open_books().iter();
+        books.map(|book| (book.process, book.uid, book.row.client())).collect()
     }
 
     fn did_not_come(&self, uid: u32, pid: u32, why: &TransportError) {

@@ -6,6 +6,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipc_channel::ipc::{IpcOneShotServer, IpcSender};
 use rustix::event::PollFlags;
@@ -21,6 +22,11 @@ use weft_protocol::lane::Lane;
 use weft_protocol::transport::map::SharedLane;
 use weft_protocol::transport::wire::{LONGEST, Packet, UpMessage};
 use weft_protocol::transport::{HANDSHAKE, MAX_PROFILE_BYTES, TimeLimit, TransportError, fds};
+
+/// Longest wait for a client's profile, as long as a client waits for its broker: 70 packets, each
+/// of which needs both processes to run, take seconds on a busy machine. Only the user's own
+/// clients wait meanwhile.
+const PROFILE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A process that wants a lane. Only its user was checked.
 #[derive(Debug)]
@@ -97,10 +103,10 @@ impl PendingClient {
     /// The profile's bytes, or the reason why there are none. For clients of a shared broker that
     /// name a profile and take no samples.
     ///
-    /// At most [`MAX_PROFILE_BYTES`] bytes in [`HANDSHAKE`]. After an error the connection is
+    /// At most [`MAX_PROFILE_BYTES`] bytes in [`PROFILE_WITHIN`]. After an error the connection is
     /// unusable.
     pub fn profile(&self) -> Result<Result<Vec<u8>, &'static str>, TransportError> {
-        let limit = TimeLimit::new(HANDSHAKE);
+        let limit = TimeLimit::new(PROFILE_WITHIN);
         let mut all = Vec::new();
         let mut fits = true;
         loop {
@@ -116,8 +122,16 @@ impl PendingClient {
             }
             match (last, fits, all.is_empty()) {
                 (false, ..) => {}
-                (true, false, _) => return Ok(Err("it is larger than 4 MiB, the limit of a shared broker")),
-                (true, true, true) => return Ok(Err("it cannot be read")),
+                (true, false, _) => {
+                    return Ok(Err(
+                        "it is larger than 4 MiB, the limit of a shared broker: record a shorter run",
+                    ));
+                }
+                (true, true, true) => {
+                    return Ok(Err(
+                        "the job found no such file, or may not read it: name one that it can read (WEFT_PROFILE=/FOLDER/NAME)",
+                    ));
+                }
                 (true, true, false) => return Ok(Ok(all)),
             }
         }

@@ -14,8 +14,10 @@ pub mod duration;
 pub mod priority;
 #[path = "../../../../broker/protocol/src/slowdown.rs"]
 pub mod slowdown;
+#[path = "../../../../broker/protocol/src/variables.rs"]
+pub mod variables;
 
-/// Checks a value of a job's variable. A variable without a rule may have any value.
+/// Checks the name and the value of a job's variable. A variable without a rule may have any value.
 pub fn check(variable: &str, value: &str) -> Result<(), String> {
     let one_of = |known: &[&str]| match known.contains(&value) {
         true => Ok(()),
@@ -44,6 +46,7 @@ pub fn check(variable: &str, value: &str) -> Result<(), String> {
         "WEFT_PROFILE" if value.is_empty() || value.contains(char::is_control) => {
             Err("a profile is a name, or a file in the container".to_string())
         }
-        _ => Ok(()),
+        "WEFT_MODE" => one_of(&["serve", "profile", "trace", "off"]),
+        _ => variables::mistyped(variable).map_or(Ok(()), Err),
     }
 }
