@@ -5,6 +5,10 @@ Gavel (stanford-futuredata/gavel, c4fa4009) has each training's steps a second, 
 another training on the same GPU. A row is compared if the folder or profiles/recorded has both its
 models. The figure is the speed with the other job, as a part of the solo speed.
 
+No file is of Gavel's cards. But the table has each job's solo speed, so a file is stretched to it:
+once by its kernels, as on a slower card, and once by time of its host between steps. The table does
+not have which it was, so a row's interval covers both.
+
 MISO (boringlee24/socc22-miso, 39b1ee69) has solo trainings on MIG slices. It has no pairs, and
 `weft predict` plays no slices, so only the time of a step is compared.
 """
@@ -14,6 +18,7 @@ import gzip
 import json
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 from . import paths
@@ -31,6 +36,10 @@ GAVEL = {
 MISO = {("bert", "4"): ("bert_base-train", "estimated for an A100; 128 tokens, MISO's unknown")}
 # The ways that a row may have been measured under: Gavel starts MPS only if it is told to.
 WAYS = ("MPS", "time slices")
+# How a file is stretched to a job's solo speed.
+STRETCHES = ("kernels", "host")
+# Solo predictions for a stretch, and how near to the wanted speed is near enough.
+TRIES, NEAR = 5, 0.02
 # The aim: this part of the measured values lies inside.
 AIM = 0.9
 # Seconds for a prediction by an unoptimized build on two busy cores.
@@ -58,13 +67,55 @@ def file(data, name):
     return own if own.exists() else data / "weft" / f"{name}.trace"
 
 
-def predicted(service, batch):
-    """The prediction of two jobs that share a GPU."""
-    command = [str(word) for word in (paths.BUILT / "weft", "predict", "--json", service, batch)]
+def weft(*words):
+    """The output of a weft command."""
+    command = [str(word) for word in (paths.BUILT / "weft", *words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip())
-    return json.loads(done.stdout)
+    return done.stdout
+
+
+def predicted(*jobs):
+    """The prediction of a solo job, or of two that share a GPU."""
+    return json.loads(weft("predict", "--json", *jobs))
+
+
+def latency_ns(answer):
+    """The time of a step of the service in a solo run, without the host's time before it."""
+    return answer["solo_ns"]["mean"]["point"]
+
+
+def stretched(trace, how, by):
+    """The trace with kernel times multiplied, or with more ns before each step."""
+    for step in trace["steps"]:
+        if how == "host":
+            step["think"] += int(by)
+        for operation in step["operations"]:
+            if how == "kernels" and "Launch" in operation["call"]:
+                operation["call"]["Launch"]["duration"] = int(operation["call"]["Launch"]["duration"] * by)
+    return trace
+
+
+def fitted(trace, how, wanted_ns, folder):
+    """A file whose solo steps take this time. `None`: the host cannot make them shorter."""
+    weft("trace", "export", trace, folder / "plain.json")
+    plain = (folder / "plain.json").read_text()
+    steps = json.loads(plain)["steps"]
+    think_ns = sum(step["think"] for step in steps) / len(steps)
+    file = folder / f"{trace.stem}-{how}-{wanted_ns:.0f}.json"
+    by = {"kernels": 1.0, "host": wanted_ns - think_ns - latency_ns(predicted(trace))}[how]
+    if by < 0:
+        return None
+    for _ in range(TRIES):
+        file.write_text(json.dumps(stretched(json.loads(plain), how, by)))
+        if how == "host":
+            break
+        off = (wanted_ns - think_ns) / latency_ns(predicted(file))
+        if abs(off - 1) <= NEAR:
+            break
+        by *= off
+    return file
 
 
 def rows(data):
@@ -77,19 +128,36 @@ def rows(data):
     return [row for row in played if own(row["job"]) == own(row["other"])], every
 
 
-def compared(data, predict=predicted):
-    """Each row with its prediction, the played steps a second of solo runs, and all rows."""
+def interval(row, way, answers):
+    """The least and the greatest speed that any stretch predicts."""
+    of = [answer["ways"] for answer in answers]
+    parts = [one["batch"][0] for ways in of for one in ways if one["way"] == way]
+    if not parts:
+        raise RuntimeError(f"no prediction of {row['job']}")
+    return {"low": min(part["low"] for part in parts), "high": max(part["high"] for part in parts)}
+
+
+def compared(data, predict=predicted, fit=fitted):
+    """Each row with its intervals, the played steps a second of solo runs, and all rows."""
     found, every = rows(data)
-    answers, out = {}, []
-    for row in found:
-        pair = (row["job"], row["other"])
-        if pair not in answers:
-            # The figure of the table is the speed of the batch job.
-            answers[pair] = predict(file(data, GAVEL[pair[1]][0]), file(data, GAVEL[pair[0]][0]))
-        ways = {way["way"]: way["batch"][0] for way in answers[pair]["ways"]}
-        out.append((row, ways))
-    steps = lambda answer: 1e9 / answer["solo_ns"]["mean"]["point"]  # noqa: E731
-    solo = {other: steps(answer) for (_, other), answer in answers.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        files, solo, out = {}, {}, []
+        speed = {(row["gpu"], row["job"]): float(row["alone_steps_per_s"]) for row in every}
+        for row in found:
+            answers = []
+            for how in STRETCHES:
+                for job in (row["job"], row["other"]):
+                    key = (row["gpu"], job, how)
+                    if key not in files:
+                        plain = file(data, GAVEL[job][0])
+                        if job not in solo:
+                            solo[job] = 1e9 / latency_ns(predict(plain))
+                        files[key] = fit(plain, how, 1e9 / speed[key[:2]], Path(folder))
+                # The figure of the table is the speed of the batch job.
+                pair = [files[(row["gpu"], row[which], how)] for which in ("other", "job")]
+                if all(pair):
+                    answers.append(predict(*pair))
+            out.append((row, {way: interval(row, way, answers) for way in WAYS}))
     return out, solo, every
 
 
@@ -138,10 +206,11 @@ def miso(data, predict=predicted):
     for row in every:
         name, differs = MISO.get((row["model"], row["batch"]), (None, None))
         if name and row["slice"] == "7g":
-            solo = predict(file(data, name), file(data, name))["solo_ns"]["mean"]["point"] / 1e6
+            solo = predict(file(data, name))["solo_ns"]["mean"]
+            point, low, high = (solo[end] / 1e6 for end in ("point", "low", "high"))
             measured = 1e3 * float(row["median_step_s"])
             job = f"{row['model']}, batch {row['batch']}"
-            lines.append(f"{job}: {measured:.1f} ms; {name} {solo:.1f} ms ({differs})")
+            lines.append(f"{job}: {measured:.1f} ms; {name} {point:.1f} ms, {low:.1f} to {high:.1f} ({differs})")
     jobs = {(row["model"], row["batch"]) for row in every}
     lines.append(f"No file of {len(jobs - set(MISO))} of {len(jobs)} jobs.")
     return lines

@@ -5,9 +5,10 @@ a step in arithmetic and in bytes.
 
     weft profile --trace resnet50.trace -- python record.py resnet50 --mode infer --out costs.json
 
-The first step of the trace is the counted one, the others are plain. In the counted step a fill of
-MARKER bytes on the device announces each operation. In the launch trace it stands before the
-operation's own launches, so scripts/traces knows the operation of each launch. Arithmetic is
+The first step of the trace is the counted one, the others are plain. With --varied there is a
+counted step for each of the task's sizes, and the plain ones have any of them. In a counted step a
+fill of MARKER bytes on the device announces each operation. In the launch trace it stands before
+the operation's own launches, so scripts/traces knows the operation of each launch. Arithmetic is
 counted by PyTorch's own formulas (torch.utils.flop_counter) for matrix products, convolutions and
 attention, and by ours for cuDNN's LSTM. Bytes are those of all tensors that go in and come out.
 """
@@ -15,6 +16,7 @@ attention, and by ours for cuDNN's LSTM. Bytes are those of all tensors that go 
 import argparse
 import ctypes
 import json
+import random
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -120,6 +122,7 @@ def main():
     parser.add_argument("model", choices=list(MODELS))
     parser.add_argument("--mode", choices=["infer", "train"], default="infer")
     parser.add_argument("--graph", action="store_true", help="the plain steps with a CUDA graph; the counted one never has one")
+    parser.add_argument("--varied", action="store_true", help="requests of different sizes")
     parser.add_argument("--warm-up", type=int, default=3)
     parser.add_argument("--steps", type=int, default=0, help="number of plain steps (default: by --operations)")
     parser.add_argument("--operations", type=int, default=120_000, help="approximate number of operations in all (default: 120000)")
@@ -132,37 +135,49 @@ def main():
     torch.set_num_threads(1)
 
     def step_of(**options):
+        """A function that runs a step of a size, and the sizes."""
         task = MODELS[arguments.model](arguments.mode, **options)
-        step = task.infer if arguments.mode == "infer" else task.train
-        for _ in range(arguments.warm_up):
-            step()
-        torch.cuda.synchronize()
-        return step
+        run = task.infer if arguments.mode == "infer" else task.train
+        sizes = list(task.sizes) if arguments.varied else [None]
 
-    step = step_of()
+        def step(size):
+            task.take(size)
+            run()
+
+        for size in sizes * arguments.warm_up:
+            step(size)
+        torch.cuda.synchronize()
+        return step, sizes
+
+    step, sizes = step_of()
     counting = Counting()
     # Once without marks: loads everything that the counting itself loads at its first use.
     with counting:
-        step()
-    counting.operations.clear()
+        step(sizes[0])
     torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    with counting:
-        step()
+    counted = []
+    for size in sizes:
+        counting.operations = []
+        torch.cuda.profiler.start()
+        with counting:
+            step(size)
+        counted.append(counting.operations)
     torch.cuda.profiler.stop()
-    with open(arguments.out, "w") as file:
-        json.dump(counting.operations, file)
-    by_size = arguments.operations // max(len(counting.operations), 1)
+    by_size = arguments.operations // max(len(counted[0]), 1)
     steps = arguments.steps or min(max(by_size, arguments.least), arguments.most)
+    choose = random.Random(arguments.model)
+    order = [choose.randrange(len(sizes)) for _ in range(steps)]
+    with open(arguments.out, "w") as file:
+        json.dump({"operations": counted, "order": order}, file)
 
     if arguments.graph:
-        step = step_of(graph=True)
+        step, _ = step_of(graph=True)
     # Refills the caches that the counting used.
-    for _ in range(2):
-        step()
-    for _ in range(steps):
+    for size in sizes * 2:
+        step(size)
+    for place in order:
         torch.cuda.profiler.start()
-        step()
+        step(sizes[place])
     torch.cuda.profiler.stop()
     settle()
 

@@ -5,6 +5,7 @@ import contextlib
 import csv
 import gzip
 import io
+import json
 import os
 import sys
 import tempfile
@@ -45,13 +46,16 @@ class Comparison(unittest.TestCase):
         self.tables()
         asked = []
 
-        def predict(service, batch):
-            asked.append((service.stem, batch.stem))
+        def predict(*jobs):
+            if len(jobs) == 2:
+                asked.append(tuple(job.stem for job in jobs))
             mps, slices = {"low": 0.5951, "high": 0.7}, {"low": 0.45, "high": 0.5049}
             ways = [{"way": "MPS", "batch": [mps]}, {"way": "time slices", "batch": [slices]}]
             return {"ways": ways, "solo_ns": {"mean": {"point": 25e6}}}
 
-        lines = colocation.text(*colocation.compared(colocation.folder(), predict))
+        # A file cannot be stretched by its host if its kernels take longer.
+        fit = lambda file, how, _ns, _folder: file if how == "kernels" else None  # noqa: E731
+        lines = colocation.text(*colocation.compared(colocation.folder(), predict, fit))
         names = {job: name for job, (name, _) in colocation.GAVEL.items()}
         pairs = [(SMALL, SMALL), (WORDS, SMALL), (SMALL, WORDS), (LARGE, LARGE)]
         # The job whose speed the row has is the batch job, the other one the service.
@@ -61,6 +65,17 @@ class Comparison(unittest.TestCase):
         self.assertIn("inside, all: MPS 1, time slices 1, either 2 of 4; aim 90%", lines)
         self.assertIn("4 of 6 rows. No file of 1 of 4 jobs:", lines)
         self.assertTrue(any("v100 10.0; resnet50-train 40.0" in line for line in lines), lines)
+
+    def test_a_row_has_the_interval_of_both_stretches(self):
+        part = lambda low, high: {"ways": [{"way": "MPS", "batch": [{"low": low, "high": high}]}]}  # noqa: E731
+        both = colocation.interval(None, "MPS", [part(0.4, 0.5), part(0.6, 0.9)])
+        self.assertEqual(both, {"low": 0.4, "high": 0.9})
+        launch, wait = {"call": {"Launch": {"duration": 10}}}, {"call": {"Sync": "All"}}
+        trace = lambda: json.loads(json.dumps({"steps": [{"think": 5, "operations": [launch, wait]}]}))  # noqa: E731
+        longer = colocation.stretched(trace(), "kernels", 3.0)["steps"][0]
+        self.assertEqual((longer["think"], longer["operations"][0]["call"]["Launch"]["duration"]), (5, 30))
+        longer = colocation.stretched(trace(), "host", 7)["steps"][0]
+        self.assertEqual((longer["think"], longer["operations"][0]["call"]["Launch"]["duration"]), (12, 10))
 
     def test_without_the_tables_there_is_one_line(self):
         out = io.StringIO()

@@ -183,28 +183,31 @@ impl Program {
 
     /// The same program on a host that takes this part of the time between calls and in a launch
     /// call.
-    pub fn with_host_time(mut self, part: f64) -> Program {
-        let scaled = |time: Ns| (time as f64 * part) as Ns;
-        self.launch_cost = scaled(self.launch_cost);
-        for step in &mut self.steps {
-            step.think = scaled(step.think);
-            for op in &mut step.ops {
-                op.host_before = scaled(op.host_before);
-            }
-        }
-        self
+    pub fn with_host_time(self, part: f64) -> Program {
+        self.scaled(part, 1.0, 1.0)
+    }
+
+    /// The same program with kernels that run for this part of their time.
+    pub fn with_kernel_time(self, part: f64) -> Program {
+        self.scaled(1.0, part, 1.0)
     }
 
     /// The same program with all host and device times multiplied by `factor`.
-    pub fn dilated(mut self, factor: f64) -> Program {
-        let scaled = |time: &mut Ns| *time = (*time as f64 * factor).round() as Ns;
-        scaled(&mut self.launch_cost);
+    pub fn dilated(self, factor: f64) -> Program {
+        self.scaled(factor, factor, factor)
+    }
+
+    fn scaled(mut self, host: f64, kernels: f64, copies: f64) -> Program {
+        let scale = |time: &mut Ns, factor: f64| *time = (*time as f64 * factor).round() as Ns;
+        scale(&mut self.launch_cost, host);
         for step in &mut self.steps {
-            scaled(&mut step.think);
+            scale(&mut step.think, host);
             for op in &mut step.ops {
-                scaled(&mut op.host_before);
-                if let Play::Compute { duration, .. } | Play::Copy { duration, .. } = &mut op.play {
-                    scaled(duration);
+                scale(&mut op.host_before, host);
+                match &mut op.play {
+                    Play::Compute { duration, .. } => scale(duration, kernels),
+                    Play::Copy { duration, .. } => scale(duration, copies),
+                    _ => {}
                 }
             }
         }

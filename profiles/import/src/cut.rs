@@ -95,7 +95,7 @@ pub fn cut(joined: &Joined, how: &Cut) -> Result<Cuts, ImportError> {
         }
         Cut::Name(regex) => {
             let named = |note: &&Note| regex.is_match(joined.file.names.name(note.name));
-            let notes: Vec<&Note> = joined.file.notes.iter().filter(named).collect();
+            let notes: Vec<&Note> = joined.notes().filter(named).collect();
             by_notes(joined, notes, &format!("each {} begins one", regex.as_str()))
         }
     };
@@ -162,7 +162,7 @@ fn by_waiting_thread(joined: &Joined) -> Option<Cuts> {
 fn by_profiler(joined: &Joined) -> Option<Cuts> {
     let file = joined.file;
     let is_step = |note: &&Note| note.own && file.names.name(note.name).starts_with("ProfilerStep");
-    let steps: Vec<&Note> = file.notes.iter().filter(is_step).collect();
+    let steps: Vec<&Note> = joined.notes().filter(is_step).collect();
     let mut threads: HashMap<u32, usize> = HashMap::new();
     for step in &steps {
         *threads.entry(step.thread).or_default() += 1;
@@ -184,7 +184,7 @@ fn by_annotation(joined: &Joined) -> Option<Cuts> {
     // First the names as they are, then with each number as `#`.
     for numbered in [false, true] {
         let mut named: HashMap<String, Vec<&Note>> = HashMap::new();
-        for note in file.notes.iter().filter(|note| note.own) {
+        for note in joined.notes().filter(|note| note.own) {
             let name = file.names.name(note.name);
             // A collective's mark is part of a step.
             if name.starts_with("nccl:") {

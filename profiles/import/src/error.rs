@@ -36,7 +36,7 @@ pub enum ImportError {
         bytes: u64,
     },
     /// The JSON is wrong.
-    #[error("{} is no trace of a profiler ({why}): export it again", path.display())]
+    #[error("{} is no trace of a profiler ({why}): export it again, from nsys with --type sqlite", path.display())]
     Json {
         /// The file.
         path: PathBuf,
@@ -73,18 +73,29 @@ pub enum ImportError {
         /// The fault.
         why: String,
     },
-    /// A database without kernels.
-    #[error(
-        "{} has no table CUPTI_ACTIVITY_KIND_KERNEL: record with nsys profile --trace cuda and export it again",
-        path.display()
-    )]
-    NoKernelTable {
+    /// A database without kernels, or not of Nsight Systems.
+    #[error("{} has no table {table}: record with nsys profile --trace cuda and export it again", path.display())]
+    NoTable {
         /// The file.
         path: PathBuf,
+        /// The table.
+        table: &'static str,
     },
     /// No kernel or copy.
-    #[error("{} has no device work: record the CUDA activity, too", path.display())]
+    #[error("{} has no device work{others}: record the CUDA activity, too", path.display())]
     NoWork {
+        /// The file.
+        path: PathBuf,
+        /// Events that it has, in parentheses; empty if it has none.
+        others: String,
+    },
+    /// A trace of XLA's profiler.
+    #[error(
+        "{} is a trace of XLA's profiler (JAX, TensorFlow), which has no launch calls: record with nsys profile --trace \
+         cuda,nvtx",
+        path.display()
+    )]
+    OfXla {
         /// The file.
         path: PathBuf,
     },

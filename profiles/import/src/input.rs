@@ -9,7 +9,7 @@ use std::{
     rc::Rc,
 };
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 
 /// Size of a read, bytes.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -58,6 +58,26 @@ impl Read for CountedFile {
     }
 }
 
+/// The members of a gzip file, unpacked. Bytes behind them that begin no member are left out, as
+/// gzip does: padding, or a broken copy's rest.
+struct GzMembers<R>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> Read for GzMembers<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.0 {
+            let read = member.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            let mut rest = self.0.take().map(GzDecoder::into_inner);
+            if let Some(rest) = rest.take_if(|rest| rest.fill_buf().is_ok_and(|rest| rest.starts_with(&[0x1f]))) {
+                self.0 = Some(GzDecoder::new(rest));
+            }
+        }
+        Ok(0)
+    }
+}
+
 /// A file's content, unpacked if it is gzip.
 pub struct Content {
     source: Box<dyn BufRead>,
@@ -97,7 +117,10 @@ pub fn open(path: &Path) -> io::Result<Content> {
     let mut plain = BufReader::with_capacity(BUFFER_BYTES, counted);
     let packed = plain.fill_buf()?.starts_with(&[0x1f, 0x8b]);
     let mut source: Box<dyn BufRead> = match packed {
-        true => Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(plain))),
+        true => Box::new(BufReader::with_capacity(
+            BUFFER_BYTES,
+            GzMembers(Some(GzDecoder::new(plain))),
+        )),
         false => Box::new(plain),
     };
     let begin = source.fill_buf()?;

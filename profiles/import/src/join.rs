@@ -14,7 +14,7 @@ use std::{
 
 use weft_profiles::Ns;
 
-use crate::recording::{Awaits, CallClass, CallKey, DeviceWork, ProfiledCall, ProfilerFile, WorkClass};
+use crate::recording::{Awaits, CallClass, CallKey, DeviceWork, Note, ProfiledCall, ProfilerFile, WorkClass};
 
 /// Time after another stream's end within which work begins that waited for it, ns.
 const NEAR_NS: Ns = 12_000;
@@ -81,6 +81,7 @@ pub struct Joined<'a> {
     pub file: &'a ProfilerFile,
     /// The device.
     pub device: u32,
+    process: u64,
     /// Calls in the order of their starts.
     pub calls: Vec<JoinedCall>,
     /// Work in the order of its starts.
@@ -143,6 +144,7 @@ impl<'a> Joined<'a> {
         let mut joined = Joined {
             file,
             device,
+            process,
             calls: Vec::new(),
             works: Vec::new(),
             of_calls: Vec::new(),
@@ -154,8 +156,8 @@ impl<'a> Joined<'a> {
             all: StreamHistory::default(),
             by_end: Vec::new(),
         };
-        joined.take_works(process);
-        joined.take_calls(process);
+        joined.take_works();
+        joined.take_calls();
         joined.fill_lanes();
         joined.resolve_waits();
         joined.find_dependencies();
@@ -167,8 +169,14 @@ impl<'a> Joined<'a> {
         &self.of_calls[call.works.clone()]
     }
 
-    fn take_works(&mut self, process: u64) {
-        let ours = |work: &&DeviceWork| work.device == self.device && work.key.0 == process;
+    /// Marks of the process.
+    pub fn notes(&self) -> impl Iterator<Item = &'a Note> {
+        let process = self.process;
+        self.file.notes.iter().filter(move |note| note.process == process)
+    }
+
+    fn take_works(&mut self) {
+        let ours = |work: &&DeviceWork| work.device == self.device && work.key.0 == self.process;
         let mut works: Vec<DeviceWork> = self.file.works.iter().filter(ours).copied().collect();
         works.sort_by_key(|work| (work.start, work.end));
         let shares = shares(&works);
@@ -186,7 +194,7 @@ impl<'a> Joined<'a> {
         }
     }
 
-    fn take_calls(&mut self, process: u64) {
+    fn take_calls(&mut self) {
         let mut by_key: HashMap<CallKey, Vec<usize>> = HashMap::new();
         for (at, work) in self.works.iter().enumerate() {
             by_key.entry(work.work.key).or_default().push(at);
@@ -204,7 +212,7 @@ impl<'a> Joined<'a> {
             .file
             .calls
             .iter()
-            .filter(|call| call.key.0 == process)
+            .filter(|call| call.key.0 == self.process)
             .copied()
             .collect();
         calls.sort_by_key(|call| (call.start, Reverse(call.end)));

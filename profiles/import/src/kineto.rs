@@ -5,7 +5,15 @@
 //! forgotten. Categories changed over the years (`Kernel`, `kernel`; `Runtime`, `cuda_runtime`), so
 //! case does not matter. Fields may be numbers or texts.
 
-use std::{borrow::Cow, cell::Cell, fmt, path::Path, rc::Rc};
+use std::{
+    borrow::Cow,
+    cell::Cell,
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    fmt,
+    path::Path,
+    rc::Rc,
+};
 
 use serde::{
     Deserialize, Deserializer,
@@ -48,6 +56,7 @@ pub fn read(content: Content, path: &Path, file: &mut ProfilerFile, watch: Watch
     let mut report = move || watch(ReadProgress { read: read.get(), size });
     let mut state = JsonDocument {
         file,
+        owners: EventOwners::default(),
         report: &mut report,
         bytes: bytes.clone(),
         taken,
@@ -78,13 +87,78 @@ pub fn read(content: Content, path: &Path, file: &mut ProfilerFile, watch: Watch
             why: quoted(&error),
         }),
         Ok(()) if !state.listed => Err(ImportError::NoEvents { path: path.to_owned() }),
-        Ok(()) => Ok(JsonKind::Events),
+        Ok(()) => {
+            state.owners.settle(state.file);
+            Ok(JsonKind::Events)
+        }
+    }
+}
+
+/// Processes of calls, and lanes of work, in the order of the file's calls and works. A file that
+/// several ranks' files were merged into has calls of one number in several processes.
+#[derive(Debug, Default)]
+struct EventOwners {
+    calls: Vec<u64>,
+    works: Vec<u64>,
+    numbers: HashMap<String, u64>,
+}
+
+/// Most processes and lanes of a file. Further ones share the last number.
+const MAX_PROCESSES: usize = 65_536;
+
+impl EventOwners {
+    fn number(&mut self, event: &RawEvent) -> u64 {
+        let next = self.numbers.len() as u64;
+        match self.numbers.len() < MAX_PROCESSES {
+            true => *self.numbers.entry(event.pid.text()).or_insert(next),
+            false => self.numbers.get(&event.pid.text()).copied().unwrap_or(next),
+        }
+    }
+
+    /// Gives calls and work their processes, if the calls are of several. The work of a lane is of
+    /// the process most of whose calls have its numbers and begin before it.
+    fn settle(self, file: &mut ProfilerFile) {
+        if self.calls.iter().all(|owner| Some(owner) == self.calls.first()) {
+            file.notes.iter_mut().for_each(|note| note.process = 0);
+            return;
+        }
+        let mut launched: HashMap<u64, Vec<(u64, Ns)>> = HashMap::new();
+        for (call, owner) in file.calls.iter_mut().zip(&self.calls) {
+            call.key.0 = *owner;
+            if !matches!(call.class, CallClass::Wait(_)) {
+                launched.entry(call.key.1).or_default().push((*owner, call.start));
+            }
+        }
+        let mut votes: BTreeMap<(u64, u32), BTreeMap<u64, u64>> = BTreeMap::new();
+        for (work, lane) in file.works.iter().zip(&self.works) {
+            let votes = votes.entry((*lane, work.device)).or_default();
+            let calls = launched.get(&work.key.1).into_iter().flatten();
+            for (owner, _) in calls.filter(|(_, start)| *start <= work.start) {
+                *votes.entry(*owner).or_default() += 1;
+            }
+        }
+        // Ranks that run in step have the same votes: then each has a lane of its own.
+        let mut owned: HashMap<u64, u64> = HashMap::new();
+        let mut owners: HashMap<(u64, u32), u64> = HashMap::new();
+        for (lane, votes) in votes {
+            let best = votes
+                .into_iter()
+                .max_by_key(|(owner, count)| (*count, Reverse(owned.get(owner).copied()), Reverse(*owner)));
+            if let Some((owner, _)) = best {
+                *owned.entry(owner).or_default() += 1;
+                owners.insert(lane, owner);
+            }
+        }
+        for (work, lane) in file.works.iter_mut().zip(&self.works) {
+            work.key.0 = owners.get(&(*lane, work.device)).copied().unwrap_or(*lane);
+        }
     }
 }
 
 /// The document's visitor.
 struct JsonDocument<'a> {
     file: &'a mut ProfilerFile,
+    owners: EventOwners,
     report: &'a mut dyn FnMut(),
     /// Bytes read, and those up to the last value.
     bytes: Rc<Cell<u64>>,
@@ -162,7 +236,10 @@ impl<'de> Visitor<'de> for Events<'_, '_> {
             state.taken.set(state.bytes.get());
             // One odd field makes an event malformed, not the file.
             let taken = match serde_json::from_str::<RawEvent>(text.get()) {
-                Ok(event) => state.file.room().and_then(|()| take(state.file, &event)),
+                Ok(event) => state
+                    .file
+                    .room()
+                    .and_then(|()| take(state.file, &mut state.owners, &event)),
                 Err(_) => {
                     state.file.malformed += 1;
                     Ok(())
@@ -307,14 +384,17 @@ struct EventArguments {
     #[serde(rename = "shared memory")]
     shared: Scalar,
     bytes: Scalar,
+    /// A lane's name, in metadata.
+    name: Scalar,
     wait_on_stream: Scalar,
     wait_on_cuda_event_record_corr_id: Scalar,
 }
 
 /// Takes an event into the file.
-fn take(file: &mut ProfilerFile, event: &RawEvent<'_>) -> Result<(), ImportError> {
+fn take(file: &mut ProfilerFile, owners: &mut EventOwners, event: &RawEvent<'_>) -> Result<(), ImportError> {
     let name = event.name.as_ref();
     if event.ph != "X" {
+        file.of_xla |= name == "process_name" && event.args.name.text().starts_with("/device:");
         if event.ph != "M" {
             file.skip(if event.cat.is_empty() { "event" } else { &event.cat });
         }
@@ -353,6 +433,8 @@ fn take(file: &mut ProfilerFile, event: &RawEvent<'_>) -> Result<(), ImportError
             let stream = args.stream.whole().or_else(|| stream_of(&event.tid)).unwrap_or(0);
             let device = args.device.whole().or_else(|| event.pid.whole()).unwrap_or(0);
             let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+            let lane = owners.number(event);
+            owners.works.push(lane);
             file.works.push(DeviceWork {
                 start,
                 end,
@@ -366,6 +448,8 @@ fn take(file: &mut ProfilerFile, event: &RawEvent<'_>) -> Result<(), ImportError
         "runtime" | "cuda_runtime" | "cuda_driver" | "driver" | "hip_runtime" => match CallClass::of(name) {
             Some(class) => {
                 let thread = thread(file, event);
+                let owner = owners.number(event);
+                owners.calls.push(owner);
                 file.calls.push(ProfiledCall {
                     start,
                     end,
@@ -404,6 +488,7 @@ fn take(file: &mut ProfilerFile, event: &RawEvent<'_>) -> Result<(), ImportError
                 start,
                 end,
                 name,
+                process: owners.number(event),
                 thread,
                 own,
             });

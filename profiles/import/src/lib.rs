@@ -141,7 +141,11 @@ fn one(path: &Path, file: &ProfilerFile, options: &ImportOptions) -> Result<(Tra
                 device,
                 others: devices.iter().take(12).map(u32::to_string).collect(),
             },
-            _ => ImportError::NoWork { path },
+            _ if file.of_xla => ImportError::OfXla { path },
+            _ => ImportError::NoWork {
+                path,
+                others: file.others(),
+            },
         });
     }
     if joined.works.iter().all(|work| work.call.is_none()) {

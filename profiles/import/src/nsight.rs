@@ -83,8 +83,14 @@ pub fn read(content: Content, path: &Path, file: &mut ProfilerFile, watch: Watch
         size,
         watch,
     };
-    if reader.columns(KERNELS)?.is_empty() {
-        return Err(ImportError::NoKernelTable { path: path.to_owned() });
+    // Exports of nvprof have other names for their strings.
+    for table in [KERNELS, "StringIds"] {
+        if reader.columns(table)?.is_empty() {
+            return Err(ImportError::NoTable {
+                path: path.to_owned(),
+                table,
+            });
+        }
     }
     reader.all(file)
 }
@@ -275,10 +281,18 @@ impl TableReader<'_> {
             Ok(())
         })?;
         self.texts = texts;
-        self.each("TARGET_INFO_GPU", &["id", "name", "totalMemory"], |row, _| {
-            file.gpu(row.small(0), &row.text(1).unwrap_or_default(), row.number(2));
-            Ok(())
-        })?;
+        // The second is of versions before the middle of 2021.
+        for (table, columns) in [
+            ("TARGET_INFO_GPU", ["id", "name", "totalMemory"]),
+            ("TARGET_INFO_CUDA_GPU", ["deviceId", "name", "globalMemorySize"]),
+        ] {
+            self.each(table, &columns, |row, _| {
+                file.gpu(row.small(0), &row.text(1).unwrap_or_default(), row.number(2));
+                Ok(())
+            })?;
+        }
+        // Old exports do not have the process of a kernel.
+        let processes = self.columns(KERNELS)?.contains("globalPid");
         self.work(file)?;
         for table in ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"] {
             let columns = ["start", "end", "globalTid", "correlationId", "nameId"];
@@ -292,10 +306,11 @@ impl TableReader<'_> {
                 match function.and_then(|name| CallClass::of(file.names.name(*name))) {
                     Some(class) => {
                         let thread = file.thread(&row.number(2).to_string());
+                        let (process, number) = row.call(2, 3, NO_WORK);
                         file.calls.push(ProfiledCall {
                             start,
                             end,
-                            key: row.call(2, 3, NO_WORK),
+                            key: (if processes { process } else { 0 }, number),
                             thread,
                             class,
                         });
@@ -306,7 +321,7 @@ impl TableReader<'_> {
             })?;
         }
         self.syncs(file)?;
-        self.notes(file)
+        self.notes(file, processes)
     }
 
     fn work(&mut self, file: &mut ProfilerFile) -> Result<(), ImportError> {
@@ -436,7 +451,7 @@ impl TableReader<'_> {
         })
     }
 
-    fn notes(&mut self, file: &mut ProfilerFile) -> Result<(), ImportError> {
+    fn notes(&mut self, file: &mut ProfilerFile, processes: bool) -> Result<(), ImportError> {
         let columns = ["start", "end", "globalTid", "text", "textId"];
         self.each("NVTX_EVENTS", &columns, |row, texts| {
             file.room()?;
@@ -454,6 +469,7 @@ impl TableReader<'_> {
                 start,
                 end,
                 name,
+                process: if processes { process(row.number(2)) } else { 0 },
                 thread,
                 own: true,
             });

@@ -5,6 +5,7 @@
 //! once. [`ProfilerFile::room`] bounds the memory of a file of any size.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, HashMap},
     rc::Rc,
 };
@@ -225,6 +226,8 @@ pub struct Note {
     pub end: Ns,
     /// Its name.
     pub name: NameIndex,
+    /// Its process, as in the keys of calls.
+    pub process: u64,
     /// Number of the thread.
     pub thread: u32,
     /// Whether the program set it (a user's annotation); else it is a framework's operator.
@@ -268,6 +271,8 @@ pub struct ProfilerFile {
     pub unused: BTreeMap<String, u64>,
     /// Events without the fields of their kind.
     pub malformed: u64,
+    /// Whether a lane is XLA's of a device.
+    pub of_xla: bool,
 }
 
 /// Most kinds of unused events that are counted apart.
@@ -318,6 +323,25 @@ impl ProfilerFile {
                     ..GpuIdentity::default()
                 },
             );
+        }
+    }
+
+    /// The commonest events that are not used, for an error; empty if all are.
+    pub fn others(&self) -> String {
+        let mut unused: Vec<_> = self
+            .unused
+            .iter()
+            .map(|(kind, count)| (Reverse(*count), kind))
+            .collect();
+        unused.sort();
+        let unused: Vec<String> = unused
+            .iter()
+            .take(4)
+            .map(|(count, kind)| format!("{} {kind}", count.0))
+            .collect();
+        match unused.is_empty() {
+            true => String::new(),
+            false => format!(" (not used: {})", one_line(&unused.join(", "))),
         }
     }
 

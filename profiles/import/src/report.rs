@@ -58,7 +58,7 @@ fn is_of_training(name: &str) -> bool {
 /// Kind of the program by the names of its kernels and of its own marks.
 pub fn role(joined: &Joined) -> ProgramRole {
     let file = joined.file;
-    let marks = file.notes.iter().filter(|note| note.own).map(|note| note.name);
+    let marks = joined.notes().filter(|note| note.own).map(|note| note.name);
     let names: HashSet<u32> = file.shapes.iter().map(|shape| shape.name).chain(marks).collect();
     match names.into_iter().any(|name| is_of_training(file.names.name(name))) {
         true => ProgramRole::Training,

@@ -226,12 +226,15 @@ fn a_wrong_file_is_one_line_with_the_file_and_the_remedy() {
     let mut file = Kineto::default();
     file.launch("gemm", 7, 0.0, 10.0, 100.0);
     let good = file.bytes();
+    let marks = r#"{"ph":"X","cat":"cuda","ts":1,"dur":1},"#.repeat(7);
+    let marks = format!(r#"[{marks}{{"ph":"M"}}]"#);
+    let xla = br#"[{"ph":"M","pid":1,"name":"process_name","args":{"name":"/device:GPU:0"}}]"#;
     let mut lost = Kineto::default();
     lost.kernel(5, "gemm", 7, 0.0, 10.0);
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(&good).unwrap();
     let packed = packed.finish().unwrap();
-    let cases: [(&str, &[u8], &str); 9] = [
+    let cases: [(&str, &[u8], &str); 11] = [
         ("cut.json", &good[..good.len() - 9], "is truncated"),
         ("cut.json.gz", &packed[..packed.len() - 30], "cut.json.gz"),
         ("other.json", b"{\"a\": 1}", "is not a trace"),
@@ -239,7 +242,13 @@ fn a_wrong_file_is_one_line_with_the_file_and_the_remedy() {
         ("broken.json", b"{\"traceEvents\": [{]}", "column"),
         ("zip.json", b"PK\x03\x04", "neither JSON nor SQLite"),
         ("empty.json", b"", "neither JSON nor SQLite"),
-        ("no.json", b"{\"traceEvents\": []}", "has no device work"),
+        ("no.json", b"{\"traceEvents\": []}", "has no device work: record"),
+        (
+            "marks.json",
+            marks.as_bytes(),
+            "has no device work (not used: 7 cuda): record",
+        ),
+        ("xla.json", xla, "of XLA's profiler (JAX, TensorFlow)"),
         ("lost.json", &lost.bytes(), "no launch call"),
     ];
     for (name, bytes, expected) in cases {
@@ -259,6 +268,84 @@ fn a_wrong_file_is_one_line_with_the_file_and_the_remedy() {
         .unwrap();
     let error = foreign(&empty, &options("auto")).unwrap_err().to_string();
     assert!(error.contains("nsys profile --trace cuda"), "{error}");
+    // As nvprof exports it.
+    rusqlite::Connection::open(&empty)
+        .unwrap()
+        .execute_batch(
+            "create table CUPTI_ACTIVITY_KIND_KERNEL (start, end, name); create table StringTable (_id_, value)",
+        )
+        .unwrap();
+    let error = foreign(&empty, &options("auto")).unwrap_err().to_string();
+    assert!(error.contains("has no table StringIds"), "{error}");
+}
+
+#[test]
+fn bytes_behind_a_packed_file_are_left_out() {
+    let mut file = Kineto::default();
+    file.launch("gemm", 7, 0.0, 8.0, 50.0);
+    let bytes = file.bytes();
+    let packed = |bytes: &[u8]| {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(bytes).unwrap();
+        packed.finish().unwrap()
+    };
+    let (begin, end) = bytes.split_at(bytes.len() / 2);
+    let folder = Folder::new();
+    for rest in [&[0; 512][..], b"a broken copy's rest"] {
+        let whole = [packed(begin), packed(end), rest.to_vec()].concat();
+        let (trace, _) = foreign(&folder.write("a.json.gz", &whole), &options("auto")).unwrap();
+        assert_eq!(trace.launches(), 1);
+    }
+}
+
+#[test]
+fn files_that_were_merged_are_told_apart_by_their_processes() {
+    // Two ranks with the same numbers: the second has a device of its own, or only another lane.
+    for (device, lane) in [(1, 1), (0, 200_000)] {
+        let mut file = Kineto::default();
+        for (rank, steps, name) in [(0, 4, "small"), (1, 6, "large")] {
+            let mut own = Kineto::default();
+            for step in 0..steps {
+                let ts = f64::from(rank) * 700.0 + f64::from(step) * 2_000.0;
+                own.note(&format!("ProfilerStep#{step}"), ts, 1_900.0);
+                own.launch(name, 7, ts + 10.0, ts + 20.0, 500.0);
+                own.launch(name, 7, ts + 30.0, ts + 521.0, 500.0);
+                own.call("cudaDeviceSynchronize", 1, ts + 40.0, 985.0);
+            }
+            for event in &mut own.events {
+                if event["cat"] == "kernel" && rank == 1 {
+                    event["pid"] = lane.into();
+                    event["args"]["device"] = device.into();
+                } else if event["cat"] != "kernel" {
+                    event["pid"] = (100 + rank).into();
+                }
+            }
+            file.events.append(&mut own.events);
+        }
+        let folder = Folder::new();
+        let (trace, report) = foreign(&folder.write("a.json", &file.bytes()), &options("auto")).unwrap();
+        assert_eq!((trace.steps.len(), report.other_devices), (6, 1), "{}", report.text());
+        assert_eq!(trace.kernels[0].id.symbol, "large");
+        assert_eq!((trace.launches(), report.work_without_call), (12, 0));
+        assert!(close(report.comparison.step_ratio), "{}", report.text());
+    }
+}
+
+#[test]
+fn exports_of_old_versions_have_their_gpu_and_their_calls() {
+    let folder = Folder::new();
+    let path = folder.write("a.sqlite", b"");
+    nsight(&path, 8);
+    let (trace, _) = foreign(&path, &options("auto")).unwrap();
+    let old = "
+        drop table TARGET_INFO_GPU;
+        create table TARGET_INFO_CUDA_GPU (deviceId, name, globalMemorySize);
+        insert into TARGET_INFO_CUDA_GPU values (0, 'NVIDIA Test', 80000000000);
+        update CUPTI_ACTIVITY_KIND_RUNTIME set globalTid = globalTid + 281474976710656 + 16777216 * 77;
+    ";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(old).unwrap();
+    let (old, report) = foreign(&path, &options("auto")).unwrap();
+    assert_eq!((old.gpu, &old.steps), (trace.gpu, &trace.steps), "{}", report.text());
 }
 
 #[test]

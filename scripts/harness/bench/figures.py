@@ -110,10 +110,37 @@ def admission(found):
     yield Row("... no job is out of memory because of a neighbour", str(lost), "0", lost == 0)
 
 
+def measured(found):
+    """Traces of real GPUs: a service and a training of one GPU generation each."""
+    for device, name in (("mps", "MPS"), ("time-sliced", "time-sliced")):
+        values, limits, met = [], [], True
+        for arrivals in ("closed", "random"):
+            group = f"{device} measured and distributed, {arrivals}: "
+            three = [aim for aim in found["aims"] if aim["aim"].startswith(group) and aim["held"][1]]
+            if not three:
+                continue
+            mean, p99, batch = (float(aim["said"][0].split()[0]) for aim in three)
+            of = "of the bound" if "of the bound" in three[2]["aim"] else "of alone"
+            values.append(f"{arrivals}: mean {mean:.3f}x, p99 {p99:.3f}x, batch {batch:.2f} {of}")
+            limits.append(", ".join(aim["aim"].split()[-1] for aim in three))
+            met &= all(aim["met"] for aim in three)
+        promise = f"Traces of real GPUs, {name}: a service keeps its latency, batch work is done"
+        if values:
+            yield Row(promise, "; ".join(values), "; ".join(limits), met)
+
+
 ADMISSION = ("broker/admission", "tests/lab/src/admission")
+LAB = ("broker/gate", "broker/scheduler", "tests/lab", "engine/device", "engine/player")
 RECORDINGS = {
     "launch": Recording("scripts/bench launch --rounds 301 --check", "10-launch.json", "null driver", NODE, launch),
     "readme": Recording("scripts/bench readme --check", "00-readme.json", "simulated GPU", NODE, readme_way),
     "demo": Recording("scripts/demo --check", "05-demo.json", "simulated GPU, PyTorch", NODE, demo),
+    "measured": Recording(
+        "scripts/lab measured --kind measured --kind distributed --device mps --rule weft --requests 120 --seeds 1 --check",
+        "19-measured.json",
+        "virtual time, 9 services and 7 trainings, measured kernel times",
+        LAB,
+        measured,
+    ),
     "admission": Recording("scripts/lab admission --check", "50-admission.json", "virtual time", ADMISSION, admission),
 }

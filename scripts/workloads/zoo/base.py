@@ -16,6 +16,11 @@ class Task:
     # How the host detects that an answer is ready: "wait" waits for the stream (`.cpu()`), "event"
     # for an event after a copy into pinned memory, as vLLM does.
     end = "wait"
+    # Sizes of requests that differ (record.py --varied).
+    sizes = ()
+
+    def take(self, size):
+        """The next requests have this size; `None`: that of all others."""
 
     def prepare(self, model, mode):
         """Puts the model on the GPU in the mode; for training with an optimizer."""

@@ -79,10 +79,19 @@ class Language(Task):
     def make_optimizer(self):
         return torch.optim.AdamW(self.model.parameters(), lr=1e-4)
 
+    # Tokens of a sentence.
+    sizes = range(8, 257, 8)
+
     def feed(self, vocabulary, batch, length):
-        self.vocabulary = vocabulary
-        self.ids = torch.randint(0, vocabulary, (batch, length)).pin_memory()
-        self.targets = torch.randint(0, vocabulary, (batch, length)).pin_memory()
+        self.vocabulary, self.batch, self.fed = vocabulary, batch, {}
+        self.take(length)
+
+    def take(self, size):
+        if size and size not in self.fed:
+            texts = (torch.randint(0, self.vocabulary, (self.batch, size)) for _ in range(2))
+            self.fed[size] = [text.pin_memory() for text in texts]
+        if size:
+            self.ids, self.targets = self.fed[size]
 
     def loss(self):
         logits = self.logits(self.ids.cuda(non_blocking=True))
@@ -114,6 +123,9 @@ class Decoder(Language):
     """A request is a prompt and some tokens. Each token goes to the host, as in a streaming
     service.
     """
+
+    # Tokens of a prompt.
+    sizes = range(16, 129, 8)
 
     def infer(self):
         with torch.inference_mode():

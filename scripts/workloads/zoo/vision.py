@@ -9,13 +9,22 @@ from .base import Task
 
 class Classifier(Task):
     size = 224
+    # Images of a request.
+    sizes = range(1, 9)
 
     def __init__(self, mode, name, batch, **options):
         super().__init__()
         self.prepare(getattr(torchvision.models, name)(weights=None, **options), mode)
-        self.images = torch.rand(batch, 3, self.size, self.size).pin_memory()
-        self.labels = torch.randint(0, 1000, (batch,)).pin_memory()
+        self.fed = {}
+        self.take(batch)
         self.criterion = torch.nn.CrossEntropyLoss()
+
+    def take(self, size):
+        if size and size not in self.fed:
+            images = torch.rand(size, 3, self.size, self.size).pin_memory()
+            self.fed[size] = images, torch.randint(0, 1000, (size,)).pin_memory()
+        if size:
+            self.images, self.labels = self.fed[size]
 
     def request(self):
         return self.model(self.images.cuda(non_blocking=True)).argmax(dim=1)

@@ -17,6 +17,12 @@ def body():
         printed = str(values)
         assert printed.startswith("tensor([") and "device='cuda:0'" in printed, printed
     repr(torch.nn.Linear(3, 4).cuda().weight)
+    for of in (torch.bool, torch.float32, torch.int64):
+        # Too many for one kernel: the count of each block, then their sum.
+        many = torch.zeros(1_000_000, device="cuda", dtype=of)
+        many[5_000:705_000] = 1
+        assert torch.nonzero(many).shape == (700_000, 1)
+        assert many[many].shape == (700_000,) if of == torch.bool else torch.argwhere(many).shape == (700_000, 1)
     assert torch.nonzero(torch.zeros(8, device="cuda")).shape == (0, 1)
     eye = torch.eye(16).to_sparse_csr().cuda()
     wide = torch.ones(16, 4, device="cuda")

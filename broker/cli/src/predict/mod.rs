@@ -110,6 +110,11 @@ impl ReadJob {
         })
     }
 
+    /// Whether its kernel times were not measured on the service's GPU.
+    fn is_unsure(&self, service: &ReadJob) -> bool {
+        self.trace.source == Source::Estimated || self.job.gpu != service.job.gpu
+    }
+
     /// Why it cannot be the service.
     fn is_no_service(&self) -> Option<&'static str> {
         let mut calls = self.trace.steps.iter().flat_map(|step| &step.operations);
@@ -139,7 +144,11 @@ pub fn main(args: PredictArgs) -> Result<ExitCode> {
     let batch: Vec<ReadJob> = args.batch.iter().map(|path| ReadJob::of(path)).collect::<Result<_>>()?;
     let (arrivals, told) = arrivals(&args, &service.program)?;
     let unknown = show::unknown(&service, &batch);
+    let unsure = std::iter::once(&service)
+        .chain(&batch)
+        .map(|job| job.is_unsure(&service));
     let set = PlayedSet {
+        unsure: unsure.collect(),
         service: service.program,
         batch: batch.iter().map(|job| job.program.clone()).collect(),
         arrivals,

@@ -3,8 +3,9 @@
 //! for its threads.
 //!
 //! Settings differ in values that no file has: the seed, the host's speed, the device's time slice,
-//! and how much kernels slow each other down side by side. Each setting also has a solo run of
-//! every job, and all figures are relative to it. A figure's point is the mean over the usual
+//! how much kernels slow each other down side by side, and times of kernels that were not measured
+//! on the service's GPU. Each setting also has a solo run of every job, and all figures are
+//! relative to it. A figure's point is the mean over the usual
 //! settings with several seeds, its interval covers all settings.
 //!
 //! Each run has the same length in virtual time, and a slow way takes no longer to play.
@@ -52,6 +53,10 @@ const SEEDS: [u64; 3] = [1, 2, 3];
 
 /// Host time of the fast host, as a part of the file's: profilers slow a host by 1.3 to 2 times.
 const FAST_HOST: f64 = 0.5;
+
+/// Other kernel times of a job that was not measured on the service's GPU, as parts of the file's.
+/// Estimates are right within a factor of two or so (`profiles/recorded/README.md`).
+const KERNEL_TIMES: [f64; 2] = [0.5, 2.0];
 
 /// Time slices that sources name, ns, around the usual 1.5 ms.
 const SLICES_NS: [Ns; 2] = [1_024_000, 2_000_000];
@@ -319,6 +324,8 @@ struct PlaySetting {
     device: Settings,
     mps: bool,
     host: f64,
+    /// Part of the kernel times of unsure jobs: of the service, and of batch jobs.
+    kernels: [f64; 2],
     seed: u64,
     usual: bool,
 }
@@ -339,6 +346,9 @@ struct RunLength {
 pub(super) struct PlayedSet {
     pub service: Program,
     pub batch: Vec<Program>,
+    /// For the service and each batch job: whether its kernel times were not measured on the
+    /// service's GPU.
+    pub unsure: Vec<bool>,
     pub arrivals: ArrivalPattern,
     /// The device's SMs.
     pub limits: SmLimits,
@@ -388,6 +398,7 @@ impl PlayedSet {
             },
             mps,
             host: 1.0,
+            kernels: [1.0; 2],
             seed: SEEDS[0],
             usual: true,
         };
@@ -402,6 +413,13 @@ impl PlayedSet {
                 host: FAST_HOST,
                 ..other
             });
+            let (service, batch) = self.unsure.split_at(1);
+            for part in KERNEL_TIMES {
+                let kernels = [[part, 1.0], [1.0, part]];
+                let unsure = [service, batch].map(|jobs| jobs.contains(&true));
+                let unsure = kernels.into_iter().zip(unsure).filter(|(_, unsure)| *unsure);
+                out.extend(unsure.map(|(kernels, _)| PlaySetting { kernels, ..other }));
+            }
             if self.batch.is_empty() {
                 // Time slices and MPS differ only if there is another job.
                 return out;
@@ -457,14 +475,27 @@ impl PlayedSet {
     }
 
     fn play(&self, setting: &PlaySetting, length: RunLength) -> Result<SettingRun, PlayError> {
-        let job = |name: &str, priority, program: &Program, arrivals: &ArrivalPattern| PlayedJob {
-            jitter: REPEATED,
-            arrivals: arrivals.clone(),
-            ..PlayedJob::new(name, priority, Arc::new(program.clone().with_host_time(setting.host)))
+        let job = |place: usize, program: &Program, arrivals: &ArrivalPattern| {
+            let kernels = match self.unsure[place] {
+                true => setting.kernels[place.min(1)],
+                false => 1.0,
+            };
+            let program = program.clone().with_host_time(setting.host).with_kernel_time(kernels);
+            let priority = if place == 0 { 0 } else { 5 };
+            PlayedJob {
+                jitter: REPEATED,
+                arrivals: arrivals.clone(),
+                ..PlayedJob::new(&program.name.clone(), priority, Arc::new(program))
+            }
         };
         let closed = ArrivalPattern::Closed { think: None };
-        let mut jobs = vec![job(&self.service.name, 0, &self.service, &self.arrivals)];
-        jobs.extend(self.batch.iter().map(|program| job(&program.name, 5, program, &closed)));
+        let mut jobs = vec![job(0, &self.service, &self.arrivals)];
+        jobs.extend(
+            self.batch
+                .iter()
+                .zip(1..)
+                .map(|(program, place)| job(place, program, &closed)),
+        );
         let run = |jobs: Vec<PlayedJob>, control, place: usize, requests: u64| {
             MachineSetup {
                 requests,

@@ -25,14 +25,16 @@ pub(super) fn unknown(service: &ReadJob, batch: &[ReadJob]) -> Vec<String> {
         out.push("the host: CPUs, bus and disk are each job's own; whether the jobs' memory fits the GPU".to_owned());
     }
     out.push("kernels, lengths and loads that the files do not have".to_owned());
-    let gpu = |job: &ReadJob| job.job.gpu.clone();
-    if all().any(|job| gpu(job) != gpu(service)) {
-        out.push("times on one GPU: the files are of different ones".to_owned());
-    }
     for job in all() {
         let name = &job.job.name;
-        if job.trace.source == Source::Estimated {
-            out.push(format!("the times of {name}: they are estimates of a simulated GPU"));
+        if job.is_unsure(service) {
+            let why = match job.trace.source {
+                Source::Estimated => "they are estimates of a simulated GPU",
+                _ => "its file is of another GPU than the service's",
+            };
+            out.push(format!(
+                "the kernel times of {name}: {why}, so they are also played halved and doubled"
+            ));
         }
         if job.trace.steps.len() == 1 {
             out.push(format!("how the steps of {name} differ: its file has one"));

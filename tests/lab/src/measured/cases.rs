@@ -157,6 +157,12 @@ impl Cases<'_> {
                 self.push(kind, one, batch.clone(), 1.0, None);
             }
         }
+        for (name, program) in &jobs.varied {
+            let one = pairs::job(&format!("{name} varied"), 0, program, Some(pairs::THINK_NS));
+            for (partner, batch) in TRAININGS.iter().filter_map(|name| find(&jobs.recorded_trainings, name)) {
+                self.push("varied", one.clone(), training(&partner, &batch, 1.0), 1.0, None);
+            }
+        }
     }
 }
 

@@ -140,21 +140,25 @@ pub(super) struct LabJobs {
     pub trainings: Vec<MeasuredJob>,
     pub recorded_services: Vec<(String, Arc<Program>)>,
     pub recorded_trainings: Vec<(String, Arc<Program>)>,
+    /// Recorded services whose requests have many sizes.
+    pub varied: Vec<(String, Arc<Program>)>,
 }
 
 impl LabJobs {
     pub fn load(options: &MeasuredOptions) -> Result<LabJobs> {
         let measured = pairs::models(&folder(options.traces.as_deref())?)?;
         let recorded = pairs::models(&options.recorded)?;
+        let varied = pairs::models(&options.varied)?;
+        type Pick = fn(&Model) -> Option<&Trace>;
         let wanted = |name: &str| options.job.is_empty() || options.job.iter().any(|job| job == name);
-        let measured_of = |pick: fn(&Model) -> Option<&Trace>| -> Result<Vec<MeasuredJob>> {
+        let measured_of = |pick: Pick| -> Result<Vec<MeasuredJob>> {
             let traces = measured.iter().filter(|model| wanted(&model.name));
             traces
                 .filter_map(|model| Some(MeasuredJob::of(&model.name, pick(model)?)))
                 .collect()
         };
-        let recorded_of = |pick: fn(&Model) -> Option<&Trace>| -> Result<Vec<(String, Arc<Program>)>> {
-            let traces = recorded.iter().filter(|model| wanted(&model.name));
+        let recorded_of = |models: &[Model], pick: Pick| -> Result<Vec<(String, Arc<Program>)>> {
+            let traces = models.iter().filter(|model| wanted(&model.name));
             traces
                 .filter_map(|model| {
                     let program = Program::of(pick(model)?).with_context(|| model.name.clone());
@@ -165,8 +169,9 @@ impl LabJobs {
         Ok(LabJobs {
             services: measured_of(|model| model.infer.as_ref())?,
             trainings: measured_of(|model| model.train.as_ref())?,
-            recorded_services: recorded_of(|model| model.infer.as_ref())?,
-            recorded_trainings: recorded_of(|model| model.train.as_ref())?,
+            recorded_services: recorded_of(&recorded, |model| model.infer.as_ref())?,
+            recorded_trainings: recorded_of(&recorded, |model| model.train.as_ref())?,
+            varied: recorded_of(&varied, |model| model.infer.as_ref())?,
         })
     }
 }

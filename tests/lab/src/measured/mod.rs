@@ -17,6 +17,7 @@
 //! | `no-wait` | recorded services whose requests end without a wait | recorded trainings |
 //! | `lag` | the same, waiting for the request before | recorded trainings |
 //! | `differ` | recorded services whose requests differ in their first kernel | recorded trainings |
+//! | `varied` | services recorded with requests of many sizes | recorded trainings |
 //!
 //! The first two kinds also run with requests at random and on hosts that are twice as fast.
 //!
@@ -56,7 +57,7 @@ use jobs::LabJobs;
 const RULES: [Rule; 5] = [Rule::WEFT, Rule::Tally, Rule::One, Rule::MpsPriority, Rule::Default];
 
 /// Kinds, in the order of tables.
-pub const KINDS: [&str; 10] = [
+pub const KINDS: [&str; 11] = [
     "measured",
     "distributed",
     "crossed",
@@ -67,6 +68,7 @@ pub const KINDS: [&str; 10] = [
     "no-wait",
     "lag",
     "differ",
+    "varied",
 ];
 
 /// Services that share a device with trainings in virtual time: measured traces, and recordings
@@ -86,6 +88,13 @@ struct MeasuredOptions {
     /// Folder of weft's recordings
     #[arg(long, value_name = "FOLDER", default_value = "profiles/recorded/simulated-A100")]
     recorded: PathBuf,
+    /// Folder of recorded services whose requests have many sizes
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        default_value = "profiles/recorded/simulated-A100-varied"
+    )]
+    varied: PathBuf,
     /// Only these kinds of cases
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(KINDS))]
     kind: Vec<String>,

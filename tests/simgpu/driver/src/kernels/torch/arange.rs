@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::super::call::{Call, Compute, KernelFault, Memory, pieces};
 use super::symbol::Symbol;
-use super::value::{Scalar, Type, is_too_large};
+use super::value::{Scalar, Type, clear, is_too_large};
 
 /// The types in the order of the dispatch: lambda `UlvE_`, `UlvE0_`, `UlvE1_` and so on.
 const TYPES: [Type; 9] = [
@@ -60,7 +60,7 @@ fn run(of: Type, call: &Call<'_>, memory: &dyn Memory) -> Result<(), KernelFault
         return Err(KernelFault::Parameters);
     }
     if is_too_large(count, &[of]) {
-        return Ok(());
+        return clear(out, of, count, memory);
     }
     let read = |at: usize| {
         lambda

@@ -13,7 +13,7 @@ use super::super::call::{Call, Compute, KernelFault, Memory, pieces, unsigned};
 use super::functor::{Functor, FunctorOp};
 use super::strided::{Lambda, Walk};
 use super::symbol::Symbol;
-use super::value::{Scalar, Type, is_too_large};
+use super::value::{Scalar, Type, clear, is_too_large};
 
 /// How tensors are walked, and how operands come out of memory and the result goes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,7 +119,7 @@ fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Me
         });
     }
     if is_too_large(count, &types[..=functor.inputs()]) {
-        return Ok(());
+        return clear(result.at, result.of, count, memory);
     }
     pieces(count, 8, |first, items| {
         let mut columns: [Vec<Scalar>; 3] = Default::default();

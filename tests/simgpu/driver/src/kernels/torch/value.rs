@@ -5,6 +5,8 @@
 //! undefined (a float too large for an integer) saturates here.
 #![forbid(unsafe_code)]
 
+use super::super::call::{KernelFault, Memory, pieces};
+
 /// An element type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Type {
@@ -230,6 +232,19 @@ pub(super) fn is_too_large(elements: u64, types: &[Type]) -> bool {
         }
 }
 
+/// Bytes of the largest result that is cleared: this takes the host as long as a few elements.
+const CLEARED_BYTES: u64 = 64 << 10;
+
+/// Sets a contiguous result that is too large to compute to 0, if it has whole numbers: programs
+/// take them for sizes, and the memory may have held anything before.
+pub(super) fn clear(at: u64, of: Type, elements: u64, memory: &dyn Memory) -> Result<(), KernelFault> {
+    let bytes = elements.saturating_mul(of.size() as u64);
+    if of.is_float() || bytes > CLEARED_BYTES {
+        return Ok(());
+    }
+    pieces(bytes, 1, |first, bytes| memory.write(at + first, &vec![0; bytes]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,5 +275,20 @@ mod tests {
         assert_eq!(cast(Scalar::Float(0.5), Type::Bool), Scalar::Int(1));
         assert_eq!(cast(Scalar::Int(257), Type::BFloat16), Scalar::Float(256.0));
         assert_eq!(cast(Scalar::Float(0.1), Type::F32), Scalar::Float(f64::from(0.1f32)));
+    }
+
+    #[test]
+    fn whole_numbers_that_are_not_computed_are_0() {
+        use super::super::super::testing::Bytes;
+        let left = |of: Type, elements: u64| {
+            let memory = Bytes::new(2 * CLEARED_BYTES as usize);
+            clear(memory.base, of, elements, &memory).unwrap();
+            let bytes = memory.bytes.borrow();
+            bytes.iter().position(|byte| *byte != 0)
+        };
+        assert_eq!(left(Type::I64, 5_000), Some(40_000));
+        assert_eq!(left(Type::Bool, CLEARED_BYTES), Some(CLEARED_BYTES as usize));
+        assert_eq!(left(Type::Bool, CLEARED_BYTES + 1), Some(0));
+        assert_eq!(left(Type::F32, 5_000), Some(0));
     }
 }
