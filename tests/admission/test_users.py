@@ -154,7 +154,7 @@ def test_a_profile_is_its_users_own(scene):
     bea = scene.job(BEA, "bea", "1GiB", weft=["--profile", str(file.with_suffix(""))])
     scene.until("bea's job has its memory", lambda: "took" in scene.events(bea))
     seen = {row["pid"]: row for row in scene.query("status")["clients"]}
-    assert seen[ann.pid]["profile_trouble"] is None and "cannot be read" in seen[bea.pid]["profile_trouble"], seen
+    assert seen[ann.pid]["profile_trouble"] is None and "may not read it" in seen[bea.pid]["profile_trouble"], seen
     shares = {row["pid"]: row["share"] for row in scene.query()["running"]}
     # Her kept profile, and a context; bea's job is unknown, so its share grew with the memory
     # that it took.

@@ -159,6 +159,7 @@ WRONG = [
     ("containerEnv/WEFT_PRIORITY", 3),
     ("dra/className", "a..b"),
     ("podMonitor/enabled", True),
+    ("policy/highPriorityClasses", ["critical"]),
     ("podMonitor/interval", "fast"),
     ("podMonitor/labels", {"release": 1}),
     ("podAnnotations", {"a b": "c"}),
