@@ -88,8 +88,7 @@ impl BookChange {
     }
 }
 
-/// The books of jobs that still run. All books are deleted: if this broker is killed, its figures
-/// of a job are lost, and the next one must not continue older ones. Its counters would fall.
+/// The books of jobs that still run. The other books are deleted.
 pub(super) fn load(path: &Path) -> Result<Vec<OpenBook>, HistoryError> {
     let failed = failed(path);
     if !path.exists() {
@@ -104,11 +103,13 @@ pub(super) fn load(path: &Path) -> Result<Vec<OpenBook>, HistoryError> {
         return Ok(Vec::new());
     }
     let books = read(&file, &boot()).map_err(&failed)?;
-    file.execute("DELETE FROM open_books", []).map_err(&failed)?;
-    Ok(books
-        .into_iter()
-        .filter(|book| book.process.runs() == Some(true))
-        .collect())
+    let (runs, ended): (Vec<_>, Vec<_>) = books.into_iter().partition(|book| book.process.runs() == Some(true));
+    file.execute("DELETE FROM open_books WHERE boot <> ?1", [boot()])
+        .map_err(&failed)?;
+    for book in ended {
+        remove(&file, &book).map_err(&failed)?;
+    }
+    Ok(runs)
 }
 
 fn failed(path: &Path) -> impl Fn(rusqlite::Error) -> HistoryError {
@@ -262,12 +263,18 @@ mod tests {
         change(&path, &[opens(book(own, 1)), opens(book(gone, 2))]).expect("written");
         let found = load(&path).expect("read");
         assert_eq!(found, [book(own, 1)], "the other one ended");
-        assert_eq!(load(&path).expect("read"), [], "each book is continued once");
+        assert_eq!(
+            read(&open(&path, OpenFlags::SQLITE_OPEN_READ_ONLY).expect("open"), &boot())
+                .expect("read")
+                .len(),
+            1
+        );
         let settled = BookChange {
             settles: Some(book(own, 1)),
             opens: None,
         };
         change(&path, &[BookChange::default(), settled]).expect("written");
+        assert_eq!(load(&path).expect("read"), []);
         let rows = read_rows(&path, &HistoryQuery::default()).expect("read").0;
         assert_eq!(rows.iter().map(|row| row.client).collect::<Vec<_>>(), [2]);
     }
