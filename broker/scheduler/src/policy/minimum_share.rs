@@ -10,7 +10,7 @@ use crate::{action::Action, delay_bound::make_room, dispatcher::Dispatcher, queu
 /// delay bound, ns.
 const BEHIND_PER_ROOM_RATIO: Ns = 4;
 
-/// What a due client gets.
+/// Credit of a due client, and its price.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Portion {
     /// Its credit, ns.
@@ -41,7 +41,7 @@ impl MinimumShare {
     /// client waits for work to end, and comes first. Else the policy would repeatedly grant credit
     /// that was revoked for it.
     ///
-    /// `portion`: what a due client gets. Error: when to look again, if a better moment is near.
+    /// `portion`: that of a due client. Error: when to look again, if a better moment is near.
     pub(super) fn serve_by(
         &mut self,
         to: &mut Dispatcher<'_>,

@@ -217,6 +217,8 @@ pub(super) struct KernelTimeModel {
     charge_of_unknown: Ns,
     /// The shortest measured times of kernels, ns. Each may contain other jobs' work.
     most: HashMap<u64, Ns>,
+    /// The highest of `most`.
+    longest_timed: Ns,
     /// The highest of `charges` that the client received, ns.
     highest: Ns,
     /// Launches of a job without a profile, and the sums of their `more` and `less`, ns.
@@ -368,13 +370,15 @@ impl KernelTimeModel {
 
     /// The most that a kernel takes by its times, ns; 0 without any.
     pub(super) fn longest_timed(&self) -> Ns {
-        self.most.values().copied().max().unwrap_or(0)
+        self.longest_timed
     }
 
     fn takes_at_most(&mut self, kernel: u64, most: Ns) {
-        if self.most.len() < CHARGES || self.most.contains_key(&kernel) {
-            let before = self.most.entry(kernel).or_insert(most);
-            *before = most.min(*before);
+        let before = self.most.get(&kernel);
+        let has_room = before.is_some() || self.most.len() < CHARGES;
+        if has_room && before.is_none_or(|before| most < *before) {
+            self.most.insert(kernel, most);
+            self.longest_timed = self.most.values().copied().max().unwrap_or(0);
         }
     }
 
