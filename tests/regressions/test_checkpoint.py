@@ -10,7 +10,7 @@ import time
 import pytest
 from built import compiled
 from fixtures import moves
-from fixtures.moves import done, right, stands, state
+from fixtures.moves import done, right, right_in_turn, stands, state
 from fixtures.scene import BOUND, weft
 from fixtures.told import Told
 from harness import jobs
@@ -175,12 +175,7 @@ def test_others_use_the_memory_and_the_job_waits_for_its_return(scene, plain):
     done(scene, "pause", "--evict", second.pid)
     assert jobs.wait_until(lambda: state(scene, first) == "device", BOUND), scene.row(first)
     done(scene, "pause", "--evict", first.pid)
-    done(scene, "resume", second.pid)
-    scene.running.unlink()
-    scene.finish(second)
-    done(scene, "resume", first.pid)
-    scene.finish(first)
-    assert b"all as it should be" in first.stdout() and b"all as it should be" in second.stdout()
+    right_in_turn(scene, second, first)
 
 
 def test_memory_that_a_process_outside_weft_took_is_awaited(scene, plain):
@@ -439,12 +434,7 @@ def test_an_ordered_return_goes_on_at_the_next_broker(scene, plain):
     done(scene, "pause", "--evict", second.pid)
     assert jobs.wait_until(lambda: state(scene, first) == "device", BOUND), scene.row(first)
     done(scene, "pause", "--evict", first.pid)
-    done(scene, "resume", second.pid)
-    scene.running.unlink()
-    scene.finish(second)
-    done(scene, "resume", first.pid)
-    scene.finish(first)
-    assert b"all as it should be" in first.stdout() and b"all as it should be" in second.stdout()
+    right_in_turn(scene, second, first)
 
 
 # The open kernel module of driver 595, and NCCL.

@@ -7,7 +7,7 @@ import time
 import pytest
 from built import compiled
 from fixtures import moves
-from fixtures.moves import done, right, stands, state
+from fixtures.moves import done, right, right_in_turn, stands, state
 from fixtures.scene import BOUND, weft
 from fixtures.told import Told
 from harness import jobs, paths
@@ -446,12 +446,7 @@ def test_an_ordered_return_goes_on_at_the_next_broker(scene, movable, order):
     assert back == (order == "kept"), scene.row(first)
     if order == "kept":
         done(scene, "pause", "--evict", first.pid)
-    done(scene, "resume", second.pid)
-    scene.running.unlink()
-    scene.finish(second)
-    done(scene, "resume", first.pid)
-    scene.finish(first)
-    assert b"all as it should be" in first.stdout() and b"all as it should be" in second.stdout()
+    right_in_turn(scene, second, first)
 
 
 def test_memory_that_cannot_move_is_told_with_its_kinds(scene):
