@@ -9,8 +9,8 @@ No file is of Gavel's cards. But the table has each job's solo speed, so a file 
 once by its kernels, as on a slower card, and once by time of its host between steps. The table does
 not have which it was, so a row's interval covers both.
 
-MISO (boringlee24/socc22-miso, 39b1ee69) has solo trainings on MIG slices. It has no pairs, and
-`weft predict` plays no slices, so only the time of a step is compared.
+MISO's table (boringlee24/socc22-miso, 39b1ee69) has solo trainings on MIG slices. `weft predict`
+plays no slices, and no file is of one of its trainings.
 """
 
 import csv
@@ -32,8 +32,6 @@ GAVEL = {
     "ResNet-50 (batch size 32)": ("v100_resnet50_ddp_w4-train", "measured, another V100"),
     "LM (batch size 20)": ("lstm-train", "estimated for an A100; width 650, 16 x 48 words"),
 }
-# MISO's job and batch: the same.
-MISO = {("bert", "4"): ("bert_base-train", "estimated for an A100; 128 tokens, MISO's unknown")}
 # The ways that a row may have been measured under: Gavel starts MPS only if it is told to.
 WAYS = ("MPS", "time slices")
 # How a file is stretched to a job's solo speed.
@@ -197,25 +195,6 @@ def text(out, solo, every):
     return lines
 
 
-def miso(data, predict=predicted):
-    """MISO's trainings on the whole GPU, with the step of the nearest file."""
-    with open(data / "colocation" / "miso-a100-mig.csv", newline="") as table:
-        every = list(csv.DictReader(table))
-    lines = ["", "MISO: solo trainings on MIG slices, which weft predict does not play."]
-    lines.append("A step on the whole A100:")
-    for row in every:
-        name, differs = MISO.get((row["model"], row["batch"]), (None, None))
-        if name and row["slice"] == "7g":
-            solo = predict(file(data, name))["solo_ns"]["mean"]
-            point, low, high = (solo[end] / 1e6 for end in ("point", "low", "high"))
-            measured = 1e3 * float(row["median_step_s"])
-            job = f"{row['model']}, batch {row['batch']}"
-            lines.append(f"{job}: {measured:.1f} ms; {name} {point:.1f} ms, {low:.1f} to {high:.1f} ({differs})")
-    jobs = {(row["model"], row["batch"]) for row in every}
-    lines.append(f"No file of {len(jobs - set(MISO))} of {len(jobs)} jobs.")
-    return lines
-
-
 def main():
     """Prints the comparison. Returns the exit code."""
     try:
@@ -223,6 +202,6 @@ def main():
     except NoData as why:
         print(f"scripts/lab colocation: {why}")
         return 2
-    for line in [*text(*compared(data)), *miso(data)]:
+    for line in text(*compared(data)):
         print(line)
     return 0

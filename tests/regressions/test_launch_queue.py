@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """The launch queue and the hooks around it: their effect on a job's call, and their leftovers."""
 
+import itertools
+
 import pytest
 from built import compiled
 from fixtures.scene import BOUND, Scene
-from harness import jobs, paths
+from harness import devicelog, jobs, paths
 
 
 class Strict:
@@ -298,3 +300,27 @@ def test_a_collective_does_not_wait_at_the_gate_and_overtakes_nothing(scene, rus
         "weft-interposer",
         "throttle::tests::gate::a_collective_goes_past_who_waits_at_the_gate_and_is_charged",
     )
+
+
+def test_dependent_launches_wait_at_the_gate_and_overlap_behind_it(scene):
+    program = compiled(scene, "dependent.c", f"-I{paths.CLIENTS / 'guest'}")
+    log = scene.folder / "device.log"
+    # Devices before compute capability 9.0 have no such launches.
+    scene.device.settings |= {"SIMGPU_MODEL": "h100", "SIMGPU_LOG": str(log)}
+    foreground = beside_foreground(scene, pause=500)
+    ran = []
+    for queue in ("on", "off"):
+        job = scene.job([program], more={"WEFT_QUEUE": queue})
+        scene.finish(job)
+        assert job.stdout() == b"in order\n", job.stdout()
+        last = ended(scene, job)
+        waited = last["left_behind"] if queue == "on" else last["waits"]
+        assert waited > 5 and last["troubles"] == 0, f"queue {queue}: {last}"
+        ran.append(job.pid)
+    scene.finish_companions(foreground)
+    assert scene.device.wait_gone()
+    kernels = [record for record in devicelog.read(log, without=foreground.pid) if record["op"] == "kernel"]
+    for pid in ran:
+        of_first = [record for record in kernels if record["pid"] == pid and record["grid"] == [20_000, 1, 1]]
+        early = sum(after["t"] < before["end"] for before, after in itertools.pairwise(of_first))
+        assert len(of_first) == 360 and early > 10, f"{early} of {len(of_first)} begin before the end of the one before"

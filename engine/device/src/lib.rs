@@ -31,6 +31,10 @@
 //!   [`Settings::kernel_gap`] after its end. An event's record takes its stream
 //!   [`Settings::timed_record`] or [`Settings::untimed_record`] more. In such a pause the context
 //!   keeps the compute engine; under MPS others' kernels run.
+//! * A **dependent kernel** ([`Work::Dependent`]) that waited behind a kernel of its stream, and
+//!   gets the compute engine at its end, has begun [`Settings::dependent_early`] before that end:
+//!   this part of its time is over. The rest waits for the end, as `griddepcontrol.wait` does, and
+//!   no gap comes first. After a wait for a kernel of another stream that kernel is the one before.
 //! * [`Work::WaitFor`] is the only dependency across streams: events, the legacy default stream and
 //!   graphs are made of it.
 //! * With [`Engine::with_memory`] operations name the managed memory that they touch, and stand

@@ -45,6 +45,9 @@ pub struct Settings {
     pub memset: u64,
     /// Time between two kernels or memsets of one stream, if the second was ready before.
     pub kernel_gap: Ns,
+    /// Time by which a dependent kernel ([`Work::Dependent`]) begins before the end of the kernel
+    /// before it. Zero: the device has no such launches.
+    pub dependent_early: Ns,
     /// Time that an event record with timing takes in its stream.
     pub timed_record: Ns,
     /// Time that an event record without timing takes in its stream.
@@ -68,6 +71,7 @@ impl Default for Settings {
             memset_latency: 2_000,
             memset: 1_300_000,
             kernel_gap: 0,
+            dependent_early: 0,
             timed_record: 0,
             untimed_record: 0,
             trace: false,
@@ -81,6 +85,7 @@ impl Settings {
     pub fn duration(&self, work: Work) -> Ns {
         match work {
             Work::Kernel { duration, .. } | Work::Beside { duration } => duration,
+            Work::Dependent { duration } => duration,
             Work::Copy { direction, bytes } => {
                 let rate = match direction {
                     Direction::HostToDevice => self.to_device,
@@ -93,6 +98,14 @@ impl Settings {
             Work::Record { timed: true } => self.timed_record,
             Work::Record { timed: false } => self.untimed_record,
             Work::Marker | Work::WaitFor(_) | Work::Host | Work::Prefetch { .. } | Work::Discard { .. } => 0,
+        }
+    }
+
+    /// Time that `work` may have run when the work before it ends.
+    pub(crate) fn early(&self, work: Work) -> Ns {
+        match work {
+            Work::Dependent { .. } => self.dependent_early,
+            _ => 0,
         }
     }
 }

@@ -74,6 +74,8 @@ struct EngineStream {
     pausing: bool,
     /// Earliest begin of the next kernel or memset: the end of the last one, and a gap.
     free_at: Ns,
+    /// Begin and end of the kernel that the next operation comes after, if no other one is between.
+    before: Option<(Ns, Ns)>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -236,6 +238,7 @@ impl EngineState {
             timed: false,
             pausing: false,
             free_at: 0,
+            before: None,
         });
         owner.streams.push(key);
         Ok(StreamId(key))
@@ -275,10 +278,9 @@ impl EngineState {
             return Err(EngineError::NoStream);
         }
         let left = self.settings.duration(work);
-        let known = if matches!(work, Work::Kernel { held: true, .. }) {
-            0
-        } else {
-            left
+        let known = match work {
+            Work::Kernel { held: true, .. } => 0,
+            _ => left.saturating_sub(self.settings.early(work)),
         };
         state.submitted = state.submitted.saturating_add(known);
         let key = self.ops.insert(EngineOp {
@@ -361,7 +363,7 @@ impl EngineState {
         let head = self.ops.get(head_key)?;
         let mut begin = self.now.max(head.ready_at);
         if head.work.computes() && head.start.is_none() {
-            begin = begin.max(stream.free_at);
+            begin = begin.max(self.earliest_begin(head, stream));
         }
         match head.work {
             // Until the stream gets there, only the clock moves it on. Then the client gets the
@@ -378,11 +380,11 @@ impl EngineState {
         let progress = match (head.work, head.start) {
             (Work::Kernel { held: true, .. }, _) => 0,
             (Work::Record { .. } | Work::Beside { .. }, Some(start)) => self.now.saturating_sub(start),
-            _ => self
-                .settings
-                .duration(head.work)
-                .saturating_sub(head.left)
-                .saturating_add(ran(head_key)),
+            _ => {
+                let over = self.settings.duration(head.work).saturating_sub(head.left);
+                let known = over.saturating_add(ran(head_key));
+                known.saturating_sub(self.settings.early(head.work))
+            }
         };
         Some(op.ready_at.max(begin.saturating_add(rest.saturating_sub(progress))))
     }
@@ -437,27 +439,25 @@ impl EngineState {
     /// other operation needs, if it needs one.
     fn move_on(&mut self, stream: SlabKey) -> Option<Ready> {
         loop {
-            let state = self.streams.get_mut(stream)?;
+            let state = self.streams.get(stream)?;
             let Some(&key) = state.ops.front() else {
                 self.forget_closed(stream);
                 return None;
             };
-            let op = self.ops.get_mut(key)?;
+            let op = self.ops.get(key)?;
             match op.progress {
                 Progress::Queued => {}
                 Progress::Blocked => {}
                 Progress::Ready | Progress::Running | Progress::Frozen => return None,
             }
-            let begin = if op.work.computes() {
-                op.ready_at.max(state.free_at)
-            } else {
-                op.ready_at
-            };
+            let begin = self.earliest_begin(op, state);
             if begin > self.now {
                 let pauses = op.ready_at <= self.now;
                 self.look_again(stream, begin, pauses);
                 return None;
             }
+            let state = self.streams.get_mut(stream)?;
+            let op = self.ops.get_mut(key)?;
             self.order += 1;
             let (context, priority) = (op.context, state.priority);
             match op.work {
@@ -514,7 +514,7 @@ impl EngineState {
                     }
                     self.end(key);
                 }
-                Work::Kernel { .. } | Work::Memset { .. } => {
+                Work::Kernel { .. } | Work::Dependent { .. } | Work::Memset { .. } => {
                     op.progress = Progress::Ready;
                     if let Some(context) = self.contexts.get_mut(context) {
                         context.compute.push(priority, self.order, key);
@@ -533,6 +533,15 @@ impl EngineState {
                     return Some(Ready::Copy(engine, context));
                 }
             }
+        }
+    }
+
+    /// Earliest begin of a stream's head.
+    fn earliest_begin(&self, head: &EngineOp, stream: &EngineStream) -> Ns {
+        match head.work {
+            work if !work.computes() => head.ready_at,
+            work if self.settings.early(work) > 0 && stream.before.is_some() => head.ready_at,
+            _ => head.ready_at.max(stream.free_at),
         }
     }
 
@@ -591,11 +600,20 @@ impl EngineState {
     /// Ends the head of a stream now: reports it and wakes the operations that waited for it.
     fn end(&mut self, key: SlabKey) {
         let Some(op) = self.ops.remove(key) else { return };
+        let ran = op.start.filter(|_| op.work.is_kernel()).map(|start| (start, self.now));
         if let Some(stream) = self.streams.get_mut(op.stream) {
             stream.ops.pop_front();
             stream.ended = op.cumulative;
             if op.work.computes() {
                 stream.free_at = self.now.saturating_add(self.settings.kernel_gap);
+            }
+            if !matches!(op.work, Work::WaitFor(_)) {
+                stream.before = ran;
+            }
+        }
+        for &waiter in &op.waiters {
+            if let Some(stream) = self.streams.get_mut(waiter) {
+                stream.before = ran;
             }
         }
         if let Some(context) = self.contexts.get_mut(op.context) {
@@ -659,6 +677,17 @@ impl EngineState {
         let first = op.start.is_none();
         if first {
             op.start = Some(now);
+            let early = self.settings.early(op.work);
+            let before = self.streams.get(op.stream).and_then(|stream| stream.before);
+            if let Some((begin, end)) = before
+                && early > 0
+                && end == now
+            {
+                let room = now.saturating_sub(begin.max(op.ready_at));
+                let over = early.min(room).min(op.left);
+                op.left -= over;
+                op.start = Some(now - over);
+            }
             if let Some(paging) = &mut self.paging {
                 let stall = paging.stall(now, &std::mem::take(&mut op.touches));
                 op.left = op.left.saturating_add(stall);

@@ -44,6 +44,12 @@ pub enum Work {
         /// that spins on a word of the host. [`Output::Reached`] reports its start.
         held: bool,
     },
+    /// A kernel that may begin before the end of the one before it in its stream: a programmatic
+    /// dependent launch ([`Settings::dependent_early`](crate::Settings::dependent_early)).
+    Dependent {
+        /// Running time when the kernel has the GPU.
+        duration: Ns,
+    },
     /// A kernel of a few blocks that leaves the compute engine to others: it takes its time, and
     /// nothing waits for it but its stream.
     Beside {
@@ -95,7 +101,12 @@ pub enum Work {
 impl Work {
     /// Whether it runs on the compute engine.
     pub(crate) fn computes(self) -> bool {
-        matches!(self, Work::Kernel { .. } | Work::Memset { .. })
+        self.is_kernel() || matches!(self, Work::Memset { .. })
+    }
+
+    /// Whether it is a kernel of the compute engine.
+    pub(crate) fn is_kernel(self) -> bool {
+        matches!(self, Work::Kernel { .. } | Work::Dependent { .. })
     }
 }
 

@@ -6,10 +6,10 @@
 //! when it returns. The host and device times of a request depend only on the seed, the job's
 //! number, the request and the operation ([`crate::random::at`]).
 //!
-//! The resources of a kernel's blocks follow from its identity: grid, block and dynamic shared
-//! memory. Static shared memory and registers are not in it: the first counts as none, the second
-//! as usual ([`weft_engine::SmLimits`]). The grids of a generated trace mean nothing, so its
-//! kernels have no shape and fill the device.
+//! The resources of a kernel's blocks follow from its identity, which has grid, block and shared
+//! memory, and from its registers. A recording of weft has only dynamic shared memory, and no
+//! registers: they are as usual ([`weft_engine::SmLimits`]). The grids of a generated trace mean
+//! nothing, so its kernels have no shape and fill the device.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -426,7 +426,7 @@ impl Program {
     }
 }
 
-/// Block resources that follow from the identities of a trace's kernels. A block without threads
+/// Block resources of a trace's kernels. A block without threads
 /// counts as none.
 fn shapes(trace: &Trace) -> HashMap<u64, KernelShape> {
     if trace.source == Source::Generated {
@@ -435,8 +435,9 @@ fn shapes(trace: &Trace) -> HashMap<u64, KernelShape> {
     let known = trace.kernels.iter().filter(|kernel| kernel.nodes.is_empty());
     known
         .map(|kernel| {
-            let id = &kernel.id;
-            (kernel.hash, KernelShape::of(id.grid, id.block, id.shared))
+            let (id, registers) = (&kernel.id, kernel.registers);
+            let shape = KernelShape::of(id.grid, id.block, id.shared);
+            (kernel.hash, KernelShape { registers, ..shape })
         })
         .collect()
 }
@@ -655,7 +656,10 @@ mod tests {
     /// A step of the last of three kernels, and of a graph of the other two. The grids are as
     /// given, with blocks of 1,024 threads.
     fn program(source: Source, grids: [u32; 3]) -> Program {
-        let kernel = |blocks| TracedKernel::of(KernelId::new(1, "shaped", [blocks, 1, 1], [1_024, 1, 1], 0));
+        let kernel = |blocks| TracedKernel {
+            registers: 64 + blocks,
+            ..TracedKernel::of(KernelId::new(1, "shaped", [blocks, 1, 1], [1_024, 1, 1], 0))
+        };
         let node = |kernel, duration| GraphNode { kernel, duration };
         let graph = TracedKernel {
             nodes: vec![node(0, 3 * US), node(1, US)],
@@ -687,14 +691,15 @@ mod tests {
     #[test]
     fn kernels_of_recordings_have_the_shapes_of_their_grids() {
         let program = program(Source::Estimated, [30, 54, 7]);
-        let shapes: Vec<u32> = program.steps[0]
+        let shapes: Vec<(u32, u32)> = program.steps[0]
             .ops
             .iter()
             .filter(|op| matches!(op.play, Play::Compute { .. }))
-            .map(|op| program.shape_of(&op.play).blocks)
+            .map(|op| program.shape_of(&op.play))
+            .map(|shape| (shape.blocks, shape.registers))
             .collect();
         // A graph has the shape of its first kernel.
-        assert_eq!(shapes, [7, 30]);
+        assert_eq!(shapes, [(7, 71), (30, 94)]);
         let pieces: Vec<(u32, Ns)> = program
             .pieces(0, 8 * US)
             .map(|(kernel, time)| (program.kernel_shape(kernel).blocks, time))

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use super::validated;
 use crate::client::backing_mode;
-use crate::driver::abi::{CuContext, CuFunction, CuResult, CuStream, LaunchConfig};
+use crate::driver::abi::{CuContext, CuFunction, CuResult, CuStream, LaunchAttribute, LaunchConfig};
 use crate::driver::calls;
 use crate::driver::capture;
 use crate::driver::stream::PER_THREAD_STREAM;
@@ -18,9 +18,6 @@ const LARGEST_BYTES: usize = 32_764;
 
 /// Most attributes per launch. There are some twenty kinds.
 const ATTRIBUTES: usize = 16;
-
-/// A CUlaunchAttribute in 8-byte words: its kind, and a union of 64 bytes.
-const WORDS: usize = 9;
 
 /// Kinds with plain numbers as value. Excluded: cooperative (success depends on the grid), events,
 /// nodes updated on the device, and kinds after 14, which were not looked at.
@@ -76,7 +73,7 @@ pub struct DeferredLaunch {
     block_of_parameters: Vec<u128>,
     /// Offset of each parameter. None: the kernel has none.
     offsets: Option<Vec<u32>>,
-    attributes: Vec<[u64; WORDS]>,
+    attributes: Vec<LaunchAttribute>,
 }
 
 impl DeferredLaunch {
@@ -86,7 +83,7 @@ impl DeferredLaunch {
         size_of::<DeferredLaunch>()
             + 16 * self.block_of_parameters.len()
             + 4 * offsets
-            + 8 * WORDS * self.attributes.len()
+            + size_of::<LaunchAttribute>() * self.attributes.len()
     }
 
     /// Launches the kernel. Its context is current.
@@ -137,12 +134,12 @@ impl DeferredLaunch {
 ///
 /// # Safety
 /// The launch has the arguments that the client gives the driver.
-unsafe fn attributes(launch: &ClientLaunch) -> Option<Vec<[u64; WORDS]>> {
+unsafe fn attributes(launch: &ClientLaunch) -> Option<Vec<LaunchAttribute>> {
     let count = launch.attribute_count as usize;
     if count > ATTRIBUTES || (count > 0 && launch.attributes.is_null()) {
         return None;
     }
-    let list = launch.attributes.cast::<[u64; WORDS]>();
+    let list = launch.attributes.cast::<LaunchAttribute>();
     let mut copied = Vec::with_capacity(count);
     for at in 0..count {
         // SAFETY: within the client's count; an unaligned read needs no alignment.
@@ -191,7 +188,7 @@ fn is_blocking(stream: CuStream) -> Option<bool> {
     Some(!asked.ok() || flags & NON_BLOCKING == 0)
 }
 
-fn key_of(launch: &ClientLaunch, context: CuContext, attributes: &[[u64; WORDS]]) -> u64 {
+fn key_of(launch: &ClientLaunch, context: CuContext, attributes: &[LaunchAttribute]) -> u64 {
     let mut key = Mix(0x9e37_79b9_7f4a_7c15);
     key.add(launch.function as u64);
     key.add(context as u64);

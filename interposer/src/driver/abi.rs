@@ -106,6 +106,9 @@ impl Location {
     }
 }
 
+/// CUlaunchAttribute in 8-byte words: its kind, and a union of 64 bytes.
+pub type LaunchAttribute = [u64; 9];
+
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)]
@@ -114,7 +117,7 @@ pub struct LaunchConfig {
     pub block: [u32; 3],
     pub shared: u32,
     pub stream: CuStream,
-    /// Launch attributes: forwarded, never read.
+    /// Array of [`LaunchAttribute`], perhaps unaligned.
     pub attributes: *const c_void,
     pub attribute_count: u32,
 }

@@ -18,7 +18,9 @@ use std::ptr;
 use super::declare::{hooks, per_thread, written};
 use super::graph;
 use crate::deferred::ClientLaunch;
-use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
+use crate::driver::abi::{
+    CuEvent, CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchAttribute, LaunchConfig,
+};
 use crate::driver::capture;
 use crate::kernels;
 use crate::kernels::launch::Launch;
@@ -107,6 +109,9 @@ impl KernelCall {
     ) -> Option<KernelCall> {
         // SAFETY: the caller's promise.
         let config = unsafe { written(config) }?;
+        // A wait for such an event ends before the kernel's end, and weft did not see its record.
+        // SAFETY: the caller's promise.
+        unsafe { events_of(config.attributes, config.attribute_count) }.for_each(throttle::event_gone);
         Some(KernelCall {
             attributes: config.attributes,
             attribute_count: config.attribute_count,
@@ -147,6 +152,26 @@ impl KernelCall {
             attribute_count: self.attribute_count,
         })
     }
+}
+
+/// Kinds of attributes with an event that the launch records:
+/// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT, CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT.
+const WITH_EVENT: [u32; 2] = [7, 12];
+
+/// Events that a launch with these attributes records.
+///
+/// # Safety
+/// The attributes are those that the client gives the driver.
+#[inline(always)]
+unsafe fn events_of(attributes: *const c_void, count: u32) -> impl Iterator<Item = CuEvent> {
+    let list = attributes.cast::<LaunchAttribute>();
+    let count = if list.is_null() { 0 } else { count };
+    (0..count as usize).filter_map(move |at| {
+        // SAFETY: within the client's count; an unaligned read needs no alignment.
+        let [kind, event, ..] = unsafe { list.wrapping_add(at).read_unaligned() };
+        // The word's other half is padding.
+        WITH_EVENT.contains(&(kind as u32)).then_some(event as CuEvent)
+    })
 }
 
 /// A call that launches a graph.
@@ -308,3 +333,25 @@ pub(super) use old_launches;
 
 launches!(Straight);
 old_launches!(Straight);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_that_a_launch_records_are_known() {
+        let attribute = |kind, value| [kind, value, 0, 0, 0, 0, 0, 0, 0];
+        let padded = u64::from(u32::MAX) << 32 | 12;
+        let list: [LaunchAttribute; 4] = [
+            attribute(6, 1),
+            attribute(7, 70),
+            attribute(4, 2),
+            attribute(padded, 120),
+        ];
+        // SAFETY: the list lives, and has four attributes.
+        let events: Vec<CuEvent> = unsafe { events_of(list.as_ptr().cast(), 4) }.collect();
+        assert_eq!(events, [70, 120]);
+        // SAFETY: no attribute is read.
+        assert_eq!(unsafe { events_of(ptr::null(), 4) }.count(), 0);
+    }
+}

@@ -495,7 +495,10 @@ impl<'a> StepAssembly<'a> {
         }
         let shape = file.shapes[number as usize];
         let id = KernelId::new(0, file.names.name(shape.name), shape.grid, shape.block, shape.shared);
-        let index = self.push(TracedKernel::of(id))?;
+        let index = self.push(TracedKernel {
+            registers: file.registers[number as usize],
+            ..TracedKernel::of(id)
+        })?;
         self.kernels.insert(number, index);
         Ok(index)
     }

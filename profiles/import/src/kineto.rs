@@ -383,6 +383,8 @@ struct EventArguments {
     block: Vec<Scalar>,
     #[serde(rename = "shared memory")]
     shared: Scalar,
+    #[serde(rename = "registers per thread")]
+    registers: Scalar,
     bytes: Scalar,
     /// A lane's name, in metadata.
     name: Scalar,
@@ -426,7 +428,7 @@ fn take(file: &mut ProfilerFile, owners: &mut EventOwners, event: &RawEvent<'_>)
                         block: extent(&args.block),
                         shared: bounded(&args.shared),
                     };
-                    WorkClass::Kernel(file.shape(shape))
+                    WorkClass::Kernel(file.shape(shape, bounded(&args.registers)))
                 }
                 _ => copy(name, args.bytes.whole().unwrap_or(0)),
             };

@@ -347,7 +347,7 @@ impl TableReader<'_> {
         };
         let mut columns = COMMON.to_vec();
         columns.extend(["gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"]);
-        columns.extend(["staticSharedMemory", "dynamicSharedMemory", name]);
+        columns.extend(["staticSharedMemory", "dynamicSharedMemory", name, "registersPerThread"]);
         self.each(KERNELS, &columns, |row, texts| {
             if row.span().is_none() {
                 file.malformed += 1;
@@ -364,7 +364,7 @@ impl TableReader<'_> {
                 block: [row.small(9), row.small(10), row.small(11)],
                 shared: row.small(12).saturating_add(row.small(13)),
             };
-            let class = WorkClass::Kernel(file.shape(shape));
+            let class = WorkClass::Kernel(file.shape(shape, row.small(15)));
             push(file, &row, class)
         })?;
         let mut columns = COMMON.to_vec();

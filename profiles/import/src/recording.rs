@@ -255,6 +255,8 @@ pub struct ProfilerFile {
     pub names: NameTable,
     /// Kernels as launched.
     pub shapes: Vec<LaunchShape>,
+    /// Registers of a thread by shape; 0 if unknown.
+    pub registers: Vec<u32>,
     shape_numbers: HashMap<LaunchShape, u32>,
     /// Calls that ask for work or wait for it.
     pub calls: Vec<ProfiledCall>,
@@ -288,10 +290,12 @@ impl ProfilerFile {
         }
     }
 
-    /// Number of a kernel's shape.
-    pub fn shape(&mut self, shape: LaunchShape) -> u32 {
+    /// Number of a kernel's shape. Kernels of equal shape count as one, with the first one's
+    /// registers.
+    pub fn shape(&mut self, shape: LaunchShape, registers: u32) -> u32 {
         *self.shape_numbers.entry(shape).or_insert_with(|| {
             self.shapes.push(shape);
+            self.registers.push(registers);
             self.shapes.len() as u32 - 1
         })
     }
@@ -399,7 +403,7 @@ mod tests {
             block: [1; 3],
             shared: 0,
         };
-        assert_eq!((file.shape(shape), file.shape(shape)), (0, 0));
+        assert_eq!((file.shape(shape, 32), file.shape(shape, 64)), (0, 0));
         let long = "x".repeat(MAX_NAME_BYTES);
         assert!(file.names.number(&long).is_err());
         // Half of the room, once more: each byte counts once.

@@ -44,7 +44,7 @@ fn a_slow_host_keeps_its_gaps_and_its_waits() {
         "{}",
         report.text()
     );
-    assert_eq!(trace.kernels[0].id.shared, 1024);
+    assert_eq!((trace.kernels[0].id.shared, trace.kernels[0].registers), (1024, 32));
 }
 
 #[test]
@@ -154,6 +154,7 @@ fn a_thread_that_only_waits_ends_steps_and_each_wait_has_its_own_event() {
     let (trace, report) = foreign(&path, &options("auto")).unwrap();
     assert!(report.cut.contains("thread 2"), "{}", report.cut);
     assert_eq!((report.waits_exact, report.waits_inferred), (8, 0));
+    assert_eq!((trace.kernels[0].id.shared, trace.kernels[0].registers), (48, 40));
     let events = |call: &Call| matches!(call, Call::Sync(AwaitedWork::Event(_)));
     let calls: Vec<Call> = trace
         .steps

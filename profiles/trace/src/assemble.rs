@@ -280,6 +280,7 @@ impl<'a> Assembly<'a> {
         self.kernels.push(TracedKernel {
             hash,
             id,
+            registers: 0,
             nodes: Vec::new(),
         });
         for node in self.recording.graphs.get(&hash).into_iter().flatten() {

@@ -11,6 +11,8 @@
 //!
 //! An operation of a step takes at least half a byte, so a small file cannot expand to a large
 //! amount of memory. A decoded body is checked for soundness.
+//!
+//! Version 2 has the kernels' registers behind all that version 1 has.
 
 use std::{io::Write, path::Path};
 
@@ -21,13 +23,16 @@ use crate::{MAX_FILE_BYTES, Trace, pack::PackedTrace};
 /// First bytes of a trace file.
 pub const MAGIC: [u8; 8] = *b"weftTRAC";
 
-/// Format version that this build writes, and the only one that it reads.
-pub const VERSION: u8 = 1;
+/// Format version that this build writes if a kernel's registers are known.
+pub const VERSION: u8 = 2;
+
+/// Format version that this build writes if none are known, and the oldest that it reads.
+const WITHOUT_REGISTERS: u8 = 1;
 
 pub(crate) const FORMAT: Format<{ MAX_FILE_BYTES as usize }> = Format {
     magic: MAGIC,
     version: VERSION,
-    oldest: VERSION,
+    oldest: WITHOUT_REGISTERS,
     wording: &Wording {
         name: "trace",
         not_ours: "is not a weft launch trace: give a file that `weft profile --trace FILE` wrote",
@@ -73,12 +78,17 @@ pub fn encode(trace: &Trace, path: &Path) -> Result<Vec<u8>, TraceError> {
             why,
         });
     }
-    let file = FORMAT.encode(&PackedTrace::of(trace), path)?;
+    let registers: Vec<u32> = trace.kernels.iter().map(|kernel| kernel.registers).collect();
+    let packed = PackedTrace::of(trace);
+    let file = match registers.iter().all(|known| *known == 0) {
+        true => {
+            let version = WITHOUT_REGISTERS;
+            Format { version, ..FORMAT }.encode(&packed, path)?
+        }
+        false => FORMAT.encode(&(packed, registers), path)?,
+    };
     // A reader's limit counts memory. A writer's counts bytes, of which a call takes fewer.
-    let readable = FORMAT
-        .open(&file, path)
-        .and_then(|(_, body)| FORMAT.decode::<PackedTrace>(body, path));
-    match readable {
+    match unpacked(&file, path) {
         Ok(_) => Ok(file),
         Err(_) => Err(TraceError::TooLarge {
             path: path.display().to_string(),
@@ -87,11 +97,21 @@ pub fn encode(trace: &Trace, path: &Path) -> Result<Vec<u8>, TraceError> {
     }
 }
 
+/// The packed trace of a file, and the registers of its kernels.
+fn unpacked(file: &[u8], path: &Path) -> Result<(PackedTrace, Vec<u32>), FileError> {
+    match FORMAT.open(file, path)? {
+        (WITHOUT_REGISTERS, body) => Ok((FORMAT.decode(body, path)?, Vec::new())),
+        (_, body) => FORMAT.decode(body, path),
+    }
+}
+
 /// Decodes a trace. `path` is for the message.
 pub fn decode(file: &[u8], path: &Path) -> Result<Trace, TraceError> {
-    let (_, body) = FORMAT.open(file, path)?;
-    let packed: PackedTrace = FORMAT.decode(body, path)?;
-    let trace = packed.unpack().map_err(|why| FORMAT.corrupt(path, why))?;
+    let (packed, registers) = unpacked(file, path)?;
+    let mut trace = packed.unpack().map_err(|why| FORMAT.corrupt(path, why))?;
+    for (kernel, registers) in trace.kernels.iter_mut().zip(registers) {
+        kernel.registers = registers;
+    }
     match trace.unsound() {
         Some(why) => Err(FORMAT.corrupt(path, why).into()),
         None => Ok(trace),
@@ -128,8 +148,11 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for trace in [sample(), Trace::default()] {
+        let mut without = sample();
+        without.kernels.iter_mut().for_each(|kernel| kernel.registers = 0);
+        for (trace, version) in [(sample(), 2), (without, 1), (Trace::default(), 1)] {
             let file = encode(&trace, path()).unwrap();
+            assert_eq!(file[8], version);
             let read = decode(&file, path()).unwrap();
             assert_eq!(read, trace.quantised());
             // Times on the grid do not change.
@@ -166,7 +189,7 @@ mod tests {
         file[8] = 0;
         assert_eq!(
             decode(&file, path()).unwrap_err().to_string(),
-            "/t/resnet.trace has trace format 0, this weft reads 1: record it again with this weft"
+            "/t/resnet.trace has trace format 0, this weft reads 2: record it again with this weft"
         );
     }
 
@@ -183,7 +206,9 @@ mod tests {
         trace.kernels.pop();
         let error = encode(&trace, path()).unwrap_err().to_string();
         assert!(error.contains("is invalid"), "{error}");
-        let file = FORMAT.encode(&PackedTrace::of(&trace), path()).unwrap();
+        let file = FORMAT
+            .encode(&(PackedTrace::of(&trace), Vec::<u32>::new()), path())
+            .unwrap();
         let error = decode(&file, path()).unwrap_err().to_string();
         assert!(error.contains("corrupt (a "), "{error}");
     }
@@ -258,6 +283,7 @@ mod tests {
         fn no_bytes_are_a_panic(body in prop::collection::vec(any::<u8>(), 0..400)) {
             let _ = decode(&body, path());
             let _ = decode(&FORMAT.seal(VERSION, &body), path());
+            let _ = decode(&FORMAT.seal(WITHOUT_REGISTERS, &body), path());
         }
 
         #[test]

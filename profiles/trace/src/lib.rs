@@ -109,6 +109,9 @@ pub struct TracedKernel {
     pub hash: u64,
     /// Identity of the kernel.
     pub id: KernelId,
+    /// Registers of a thread; 0 if unknown, and for a graph.
+    #[serde(default)]
+    pub registers: u32,
     /// A graph's kernels, in an order that its edges allow. Empty if unknown, and for a kernel.
     pub nodes: Vec<GraphNode>,
 }
@@ -119,6 +122,7 @@ impl TracedKernel {
         TracedKernel {
             hash: id.hash64(),
             id,
+            registers: 0,
             nodes: Vec::new(),
         }
     }

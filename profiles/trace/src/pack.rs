@@ -300,6 +300,7 @@ fn unpack_kernels(symbols: &[(u32, String)], kernels: Vec<PackedKernel>) -> Resu
             Ok(TracedKernel {
                 hash: kernel.hash,
                 id: KernelId::new(kernel.module, symbol, kernel.grid, kernel.block, kernel.shared),
+                registers: 0,
                 nodes: kernel.nodes,
             })
         })

@@ -20,13 +20,11 @@ pub(crate) fn sample() -> Trace {
         ..Trace::default()
     };
     for (symbol, grid) in [("_Z4gemmPf", 80), ("_Z4gemmPf", 160), ("_Z7softmaxPf", 8)] {
-        trace.kernels.push(TracedKernel::of(KernelId::new(
-            3,
-            symbol,
-            [grid, 1, 1],
-            [256, 1, 1],
-            1024,
-        )));
+        let id = KernelId::new(3, symbol, [grid, 1, 1], [256, 1, 1], 1024);
+        trace.kernels.push(TracedKernel {
+            registers: grid + 16,
+            ..TracedKernel::of(id)
+        });
     }
     let mut graph = TracedKernel::of(KernelId::graph(0xfeed_0000_0000_0001, 2));
     let node = |kernel, duration| GraphNode { kernel, duration };

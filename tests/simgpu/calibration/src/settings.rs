@@ -77,6 +77,7 @@ impl Calibration {
                 memset_latency: whole("memset_latency_ns")?,
                 memset: whole("memset_bytes_per_us")?,
                 kernel_gap: whole("kernel_gap_ns")?,
+                dependent_early: whole("dependent_early_ns")?,
                 timed_record: whole("event_record_device_ns")?,
                 untimed_record: whole("event_untimed_record_device_ns")?,
                 trace: false,

@@ -128,6 +128,8 @@ pub struct DeviceConfig {
     pub memset: u64,
     /// [`Settings::kernel_gap`].
     pub kernel_gap_ns: u64,
+    /// [`Settings::dependent_early`].
+    pub dependent_early_ns: u64,
     /// [`Settings::timed_record`].
     pub timed_record_ns: u64,
     /// [`Settings::untimed_record`].
@@ -176,6 +178,7 @@ impl DeviceConfig {
             memset_latency_ns: engine.memset_latency,
             memset: engine.memset,
             kernel_gap_ns: engine.kernel_gap,
+            dependent_early_ns: engine.dependent_early,
             timed_record_ns: engine.timed_record,
             untimed_record_ns: engine.untimed_record,
             wait_return_ns: figures.wait_return,
@@ -434,6 +437,7 @@ impl Config {
             memset_latency: device.memset_latency_ns,
             memset: device.memset,
             kernel_gap: device.kernel_gap_ns,
+            dependent_early: device.dependent_early_ns,
             timed_record: device.timed_record_ns,
             untimed_record: device.untimed_record_ns,
             trace,

@@ -47,6 +47,9 @@ pub struct KernelLaunch {
     /// Whether the kernel spins on something of the host: it runs until [`crate::Link::host_done`],
     /// for `duration` at most (`None`: 100 ms). [`Effects::reached`] reports its start.
     pub held: bool,
+    /// Whether it is a [`weft_engine::Work::Dependent`], which may begin before the end of the
+    /// kernel before it; not for a held one.
+    pub dependent: bool,
 }
 
 /// One operation of a stream.

@@ -77,6 +77,15 @@ impl Event {
         Ok(())
     }
 
+    /// The event of a launch (`CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT`) comes with the end of all
+    /// blocks, which CUDA allows. A dependent kernel behind a wait for it may begin earlier.
+    pub(crate) fn stand_for(&self, seq: Seq) {
+        *lock(&self.recorded) = Recorded {
+            seq,
+            ..Recorded::default()
+        };
+    }
+
     /// The last record that any process made, if processes share the event and the device has not
     /// passed it.
     pub(crate) fn open_record(&self) -> Option<(Arc<Shared>, u64)> {

@@ -274,16 +274,16 @@ impl DeviceProcess {
                     held: true,
                 }
             }
-            Op::Kernel(launch) => Work::Kernel {
-                duration: match launch.duration {
-                    Some(ns) => ns,
-                    None => {
-                        let text = self.names.name(name);
-                        self.durations.of(u64::from(name), text, launch.grid, launch.block)
-                    }
-                },
-                held: false,
-            },
+            Op::Kernel(launch) => {
+                let duration = launch.duration.unwrap_or_else(|| {
+                    let text = self.names.name(name);
+                    self.durations.of(u64::from(name), text, launch.grid, launch.block)
+                });
+                match launch.dependent {
+                    true => Work::Dependent { duration },
+                    false => Work::Kernel { duration, held: false },
+                }
+            }
             Op::Copy { direction, bytes } => Work::Copy { direction, bytes },
             Op::Prefetch { to_host, start, bytes } => Work::Prefetch {
                 owner: number as u32,

@@ -80,6 +80,7 @@ const EVENT_RECORD: u64 = 18;
 const PROMPT: u64 = 0x100;
 const HELD: u64 = 0x200;
 const TIMED: u64 = 0x400;
+const DEPENDENT: u64 = 0x800;
 const DIRECTION: u32 = 16;
 
 // Words: 0 kind, flags, stream; 1 seq; 2 wall time (written by the ring); 3 the kind's number; 4
@@ -123,7 +124,8 @@ impl Record {
                         words[6] = pair(launch.grid[2], launch.block[0]);
                         words[7] = pair(launch.block[1], launch.block[2]);
                         let timed = if launch.duration.is_some() { TIMED } else { 0 };
-                        KERNEL | timed | if launch.held { HELD } else { 0 }
+                        let dependent = if launch.dependent { DEPENDENT } else { 0 };
+                        KERNEL | timed | dependent | if launch.held { HELD } else { 0 }
                     }
                     Op::Copy { direction, bytes } => {
                         words[3] = bytes;
@@ -204,6 +206,7 @@ impl Record {
                 shared: high(words[4]),
                 duration: (first & TIMED != 0).then_some(words[3]),
                 held: first & HELD != 0,
+                dependent: first & DEPENDENT != 0,
             }),
             COPY => Op::Copy {
                 direction: match (first >> DIRECTION) & 0xff {
@@ -306,16 +309,19 @@ mod tests {
         let launch = (
             any::<(u32, [u32; 3], [u32; 3], u32)>(),
             any::<Option<u64>>(),
-            any::<bool>(),
+            any::<(bool, bool)>(),
         )
-            .prop_map(|((name, grid, block, shared), duration, held)| KernelLaunch {
-                name: NameId(name),
-                grid,
-                block,
-                shared,
-                duration,
-                held,
-            });
+            .prop_map(
+                |((name, grid, block, shared), duration, (held, dependent))| KernelLaunch {
+                    name: NameId(name),
+                    grid,
+                    block,
+                    shared,
+                    duration,
+                    held,
+                    dependent,
+                },
+            );
         prop_oneof![
             launch.prop_map(Op::Kernel),
             (direction, any::<u64>()).prop_map(|(direction, bytes)| Op::Copy { direction, bytes }),

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use crate::abi::{Error, Handle, In, R};
 use crate::export::export;
-use crate::graph::capture::capture_work;
-use crate::launch::{Attribute, COOPERATIVE, GivenParams, Launch, Shape, check_attributes, submit};
+use crate::graph::capture::{capture_record, capture_work};
+use crate::launch::{Attribute, COOPERATIVE, GivenParams, Launch, Shape};
+use crate::launch::{check_attributes, events, submit};
 use crate::module::function;
 use crate::work::StreamWork;
 use crate::{state, stream};
@@ -51,12 +52,18 @@ fn launch(handle: Handle, shape: Shape, given: GivenParams, attributes: &[Attrib
     let stream = stream::resolve(driver, stream)?;
     shape.check(&function)?;
     check_attributes(&function, &shape, attributes)?;
+    let events = events(attributes)?;
     if stream.is_capturing() {
         let launch = Launch::new(function, shape, given, attributes.to_vec())?;
-        return capture_work(&stream, StreamWork::Kernel(Arc::new(launch)));
+        capture_work(&stream, StreamWork::Kernel(Arc::new(launch)))?;
+        return events.iter().try_for_each(|event| capture_record(&stream, event, 0));
     }
     stream.may_use()?;
-    submit(driver, &stream, &function, shape, given)
+    let seq = submit(driver, &stream, &function, shape, given, attributes)?;
+    for event in events {
+        event.stand_for(seq);
+    }
+    Ok(())
 }
 
 /// The attribute that makes a launch cooperative.

@@ -15,10 +15,11 @@ use std::sync::Arc;
 use simgpu_device::model::model;
 use simgpu_device::{KernelLaunch, Op, Seq, TouchedAddresses};
 
-use crate::abi::{Error, R};
+use crate::abi::{Error, Handle, R};
 use crate::away;
 use crate::context::current;
 use crate::device::attributes::{MAX_BLOCK, MAX_GRID, MAX_THREADS};
+use crate::event::{self, Event};
 use crate::kernels::Call;
 use crate::memory::paging;
 use crate::module::function::Function;
@@ -46,6 +47,10 @@ pub(crate) struct Attribute {
 pub(crate) const COOPERATIVE: u32 = 2;
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
 const CLUSTER: u32 = 4;
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
+const STREAM_SERIALIZATION: u32 = 6;
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT` and `CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT`.
+const EVENTS: [u32; 2] = [7, 12];
 
 /// A launch with everything it needs to run, now or later, once or many times.
 #[derive(Clone)]
@@ -114,6 +119,25 @@ pub(crate) fn check_attributes(function: &Function, shape: &Shape, attributes: &
     Ok(())
 }
 
+/// Whether a launch may begin before the end of the kernel before it in its stream.
+fn is_dependent(attributes: &[Attribute]) -> bool {
+    let mut of_kind = attributes
+        .iter()
+        .filter(|attribute| attribute.id == STREAM_SERIALIZATION);
+    of_kind.any(|attribute| attribute.value[0] as u32 != 0)
+}
+
+/// The events that a launch records: without a time, and of this process.
+pub(crate) fn events(attributes: &[Attribute]) -> R<Vec<Arc<Event>>> {
+    let of_event = |attribute: &&Attribute| EVENTS.contains(&attribute.id);
+    let event = |attribute: &Attribute| {
+        let event = event::EVENTS.get(attribute.value[0] as Handle)?;
+        let valid = event.flags & event::DISABLE_TIMING != 0 && event.shared.is_none();
+        if valid { Ok(event) } else { Err(Error::INVALID_VALUE) }
+    };
+    attributes.iter().filter(of_event).map(event).collect()
+}
+
 /// The managed memory that a launch touches.
 fn touches(function: &Function, params: &Params, shape: Shape) -> Vec<TouchedAddresses> {
     let call = Call {
@@ -156,6 +180,7 @@ impl Launch {
             shared,
             duration: None,
             held: false,
+            dependent: is_dependent(&self.attributes),
         }
     }
 
@@ -170,7 +195,14 @@ impl Launch {
 }
 
 /// Puts a launch on the device at once, whose shape and attributes are checked.
-pub(crate) fn submit(driver: &Driver, stream: &Stream, function: &Function, shape: Shape, given: GivenParams) -> R {
+pub(crate) fn submit(
+    driver: &Driver,
+    stream: &Stream,
+    function: &Function,
+    shape: Shape,
+    given: GivenParams,
+    attributes: &[Attribute],
+) -> R<Seq> {
     away::launched(&function.name);
     let Shape { grid, block, shared } = shape;
     let mut op = KernelLaunch {
@@ -180,9 +212,10 @@ pub(crate) fn submit(driver: &Driver, stream: &Stream, function: &Function, shap
         shared,
         duration: None,
         held: false,
+        dependent: is_dependent(attributes),
     };
     if function.executed.is_none() && function.fault.is_none() && !paging::any() {
-        return stream.submit(driver, Op::Kernel(op), None, 0).map(drop);
+        return stream.submit(driver, Op::Kernel(op), None, 0);
     }
     let params = match function.executed {
         Some(_) => given.pack(function)?,
@@ -191,7 +224,5 @@ pub(crate) fn submit(driver: &Driver, stream: &Stream, function: &Function, shap
     };
     let effect = execute::effect(function, &params, &mut op, &stream.context);
     let touches = touches(function, &params, shape);
-    stream
-        .submit_touching(driver, Op::Kernel(op), effect, 0, &touches)
-        .map(drop)
+    stream.submit_touching(driver, Op::Kernel(op), effect, 0, &touches)
 }

@@ -512,6 +512,21 @@ impl Cuda {
         )
     }
 
+    /// [`Cuda::launch`] by `cuLaunchKernelEx` with these attributes: number, and value.
+    pub fn launch_with(&self, of: Handle, values: &[u64], on: Handle, with: &[[u64; 9]]) -> u32 {
+        let address = |value: &u64| std::ptr::from_ref(value).cast();
+        let params: Vec<*const u8> = values.iter().map(address).collect();
+        let config = Config {
+            grid: [1; 3],
+            block: [32, 1, 1],
+            shared: 0,
+            stream: on,
+            attributes: with.as_ptr().cast(),
+            count: with.len() as u32,
+        };
+        self.cuLaunchKernelEx(&config, of, params.as_ptr(), std::ptr::null())
+    }
+
     /// `simgpu_fill`.
     pub fn fill(&self, at: u64, value: u32, count: u64, stream: Handle) {
         ok!(self.launch(self.function("simgpu_fill\0"), &[at, value.into(), count], stream));
