@@ -305,6 +305,18 @@ assert seen["clients"] == [] and seen._repr_html_() == f"<pre>{{seen}}</pre>", s
 assert "no job is attached" in str(seen) and not weft_gpu.active()
 served = "from plain import Gpu; import weft_gpu; Gpu().work(1); assert weft_gpu.active()"
 subprocess.run([sys.executable, "-c", served], env={{**os.environ, **more}}, check=True)
+moved = '''from plain import Gpu
+import weft_gpu
+gpu = Gpu()
+memory = gpu.memory(8 << 20)
+gpu.work(1, memory=memory, first=7)
+weft_gpu.pause()
+(row,) = weft_gpu.status()["clients"]
+assert row["eviction"]["state"] == "evicted", row
+weft_gpu.resume()
+assert gpu.download(memory) == [7] * 256'''
+movable = {{**os.environ, **weft_gpu.env(backing="movable")}}
+subprocess.run([sys.executable, "-c", moved], env=movable, check=True)
 job = [sys.executable, "-c", {PROGRAM!r}, str(weft_gpu.program())]
 print(subprocess.check_output(job, env={{**os.environ, **more}}, text=True))
 """

@@ -190,6 +190,31 @@ def test_memory_that_a_process_outside_weft_took_is_awaited(scene, plain):
     right(scene, job)
 
 
+def test_a_job_that_is_called_back_as_it_leaves_has_no_room_of_its_own(scene, plain):
+    # The broker has not taken its quota yet when the order to return comes, and that is enough for
+    # the return. A context of 32 MiB is one that the broker measures.
+    config = scene.folder / "device.toml"
+    config.write_text(f"[device]\ncontext_memory = {32 * MIB}\n")
+    scene.device.settings |= {"SIMGPU_CHECKPOINT": "580", "SIMGPU_MEMORY": str(512 * MIB), "SIMGPU_CONFIG": str(config)}
+    job = plain("job", more={"WEFT_MEMORY": "190MiB"})
+    ready = scene.folder / "taken.ready"
+    # It fits once the job has left, and then there is no room for the job.
+    other = alone(scene, "takes", 310, ready, ready, name="taken")
+    client = scene.row(job)["client"]
+    moves.order(scene.broker.socket, client, True)
+    assert jobs.wait_until(lambda: state(scene, job) == "leaving", BOUND, step=0.002), scene.row(job)
+    moves.order(scene.broker.socket, client, False)
+    stands(other, ready)
+    # It asks again and again.
+    time.sleep(2)
+    row = scene.row(job)
+    assert row and row["eviction"]["state"] == "evicted" and "are not free" in row["eviction"]["obstacle"], f"{row}\n{job.explain()}"
+    ready.unlink()
+    scene.finish(other)
+    assert jobs.wait_until(lambda: state(scene, job) == "device", BOUND), f"{scene.row(job)}\n{job.explain()}"
+    right(scene, job)
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "reason"),
     [
@@ -307,6 +332,31 @@ def test_the_next_broker_brings_a_job_back(scene, plain, when):
     scene.broker.start()
     scene.attached(job)
     assert jobs.wait_until(lambda: state(scene, job) in ("evicted", "device"), BOUND), scene.row(job)
+    done(scene, "resume", job.pid)
+    assert state(scene, job) == "device", scene.row(job)
+    right(scene, job)
+
+
+@pytest.mark.parametrize("word", ["leaving", "returning"])
+def test_the_next_broker_knows_a_move_that_lasts(scene, plain, word):
+    # Eight seconds out, and five back.
+    scene.device.settings |= {"SIMGPU_CHECKPOINT": "580", "SIMGPU_DILATION": "40"}
+    job = plain("job")
+    if word == "returning":
+        done(scene, "pause", "--evict", job.pid)
+    weft(scene, *(["resume"] if word == "returning" else ["pause", "--evict"]), "--timeout", "1ms", job.pid)
+    assert jobs.wait_until(lambda: state(scene, job) == word, BOUND), scene.row(job)
+    before = scene.row(job)["eviction"]
+    scene.broker.job.kill()
+    scene.broker.start()
+    scene.attached(job)
+    now = scene.row(job)["eviction"]
+    for key in ("state", "by", "bytes", "movable"):
+        assert now[key] == before[key], f"{before}\n{now}"
+    assert word == "leaving" or now["since_s"] > before["since_s"], f"{before}\n{now}"
+    if word == "leaving":
+        assert jobs.wait_until(lambda: state(scene, job) == "evicted", BOUND), scene.row(job)
+    # The command waits until it is back.
     done(scene, "resume", job.pid)
     assert state(scene, job) == "device", scene.row(job)
     right(scene, job)

@@ -113,6 +113,12 @@ def test_stream_ordered_memory_keeps_the_rules_of_pools(scene):
     right(scene, job)
 
 
+def test_a_pool_that_is_trimmed_has_no_blocks_on_their_way(scene):
+    scene.device.settings["SIMGPU_MEMORY"] = str(4 * GIB)
+    scene.broker.start()
+    right(scene, scene.job([compiled(scene, "movable_ordered.c"), "trims"], more={"WEFT_BACKING": "movable"}))
+
+
 def test_blocks_freed_in_stream_order_stay_with_their_streams(scene):
     scene.broker.start()
     right(scene, scene.job([compiled(scene, "memory_pool.c")], more={"WEFT_BACKING": "movable"}))

@@ -91,6 +91,12 @@ impl Admission {
         unheld.fold(self.load(about.id).free(about), u64::saturating_add)
     }
 
+    /// Whether the shares on a running job's device exceed the memory that strangers left there.
+    pub fn is_overfull(&self, job: Job) -> bool {
+        let about = self.running.get(&job).and_then(|own| self.devices.get(&own.device));
+        about.is_some_and(|about| self.load(about.id).lacks(about) > 0)
+    }
+
     /// Bytes that each undeclared job is to give up so that the device can carry `load`. Empty if
     /// all their bytes would not suffice.
     fn gives_up(&self, about: &Device, load: &Load, job: Job, priority: u8) -> Vec<(Job, u64)> {

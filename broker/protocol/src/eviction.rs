@@ -206,6 +206,12 @@ impl Obstacle {
     }
 }
 
+/// Bit of the broker's word: the driver's checkpoint is allowed.
+const ALLOWED: u32 = 1;
+
+/// Bit of that word: the driver may bring the client back, by a sample from its latest request.
+const PERMITS: u32 = 2;
+
 /// The words of one client's eviction.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
@@ -244,7 +250,7 @@ pub struct EvictionSlot {
     due: AtomicU64,
     /// Client: a [`MoveBy`].
     by: AtomicU32,
-    /// Broker: 1 if the driver's checkpoint is allowed.
+    /// Broker: [`ALLOWED`], [`PERMITS`]. The client takes the latter back before it asks.
     checkpoint: AtomicU32,
     /// Both: bytes by which the client's context exceeded the broker's figure for contexts, plus 1;
     /// 0: not measured. They must be free before the driver brings the client back.
@@ -276,12 +282,27 @@ impl EvictionSlot {
 
     /// Allows the driver's checkpoint.
     pub fn allow_checkpoint(&self, allowed: bool) {
-        self.checkpoint.store(u32::from(allowed), Ordering::Release);
+        self.checkpoint
+            .store(if allowed { ALLOWED } else { 0 }, Ordering::Release);
     }
 
     /// Whether the broker allows the driver's checkpoint.
     pub fn allows_checkpoint(&self) -> bool {
-        self.checkpoint.load(Ordering::Acquire) == 1
+        self.checkpoint.load(Ordering::Acquire) & ALLOWED != 0
+    }
+
+    /// Permits the client's return by the driver, before the answer to its request for memory; or
+    /// takes that back.
+    pub fn permit_return(&self, permitted: bool) {
+        let _ = match permitted {
+            true => self.checkpoint.fetch_or(PERMITS, Ordering::AcqRel),
+            false => self.checkpoint.fetch_and(!PERMITS, Ordering::AcqRel),
+        };
+    }
+
+    /// Whether the broker permits it. The client's quota may be older than its absence.
+    pub fn permits_return(&self) -> bool {
+        self.checkpoint.load(Ordering::Acquire) & PERMITS != 0
     }
 
     /// Bytes by which the client's context exceeded the broker's figure, once measured.
@@ -460,6 +481,11 @@ mod tests {
         slot.set_by(MoveBy::Checkpoint);
         slot.set_due(7);
         assert!(slot.allows_checkpoint() && slot.is_stuck(7) && !slot.is_stuck(6));
+        assert!(!slot.permits_return());
+        slot.permit_return(true);
+        assert!(slot.allows_checkpoint() && slot.permits_return());
+        slot.permit_return(false);
+        assert!(slot.allows_checkpoint() && !slot.permits_return());
         assert_eq!(slot.by(), MoveBy::Checkpoint);
     }
 

@@ -28,8 +28,10 @@ __all__ = [
     "active",
     "env",
     "lib_path",
+    "pause",
     "program",
     "request",
+    "resume",
     "status",
     "step",
 ]
@@ -162,6 +164,28 @@ def active():
     """Whether a broker serves this process. It does from the process's first CUDA call on."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         return any("/memfd:weft-lane" in line for line in maps)
+
+
+def pause(job=None):
+    """Moves a job's device memory to the host until `resume`, as `weft pause --evict` does.
+
+    `job`: its name or number, as for the command; None: this process. Until `resume` its calls that
+    use the device wait. Raises WeftError with weft's line if the memory stays.
+    """
+    _output([*_move(job, "pause"), "--evict"])
+
+
+def resume(job=None):
+    """Brings that memory back. Raises WeftError with the reason if that takes longer than 50 s.
+    The memory then comes back later.
+    """
+    _output(_move(job, "resume"))
+
+
+def _move(job, word):
+    """A command of weft that moves a job's memory."""
+    job = f"pid:{os.getpid()}" if job is None else str(job)
+    return [str(program()), word, job, "--timeout", f"{_BOUND_S - 10}s"]
 
 
 class request(contextlib.ContextDecorator):  # noqa: N801 - used as a word: with weft_gpu.request()

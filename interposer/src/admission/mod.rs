@@ -138,6 +138,8 @@ pub struct DeviceAdmission {
     away: AtomicBool,
     /// Whether its memory is being claimed for a call that waits.
     wanted_back: AtomicBool,
+    /// Whether the broker is asked even if the quota suffices.
+    asks_anew: AtomicBool,
     /// 0 for the first device, else the number of a further one.
     pub further: u32,
     memory: AtomicI64,
@@ -522,6 +524,14 @@ impl DeviceAdmission {
         grant
     }
 
+    /// As [`DeviceAdmission::reserve`], but asks the broker even if the quota suffices.
+    pub fn reserve_anew(&'static self, link: &'static BrokerLink, bytes: u64) -> Option<Grant> {
+        self.asks_anew.store(true, Ordering::Relaxed);
+        let grant = self.reserve(link, bytes);
+        self.asks_anew.store(false, Ordering::Relaxed);
+        grant
+    }
+
     /// Reports that the driver refused `bytes` within the quota, because fewer are free. Returns
     /// whether the broker has taken that into account. A declared job keeps its quota.
     pub fn report_refusal(&self, link: &BrokerLink, bytes: u64, ask: impl FnOnce() -> Option<u64>) -> bool {
@@ -598,7 +608,7 @@ impl DeviceAdmission {
         if quota != 0 {
             self.last_quota.store(quota, Ordering::Relaxed);
         }
-        if self.add_claim_within(bytes, quota) {
+        if !self.asks_anew.load(Ordering::Relaxed) && self.add_claim_within(bytes, quota) {
             return Some(quota);
         }
         let grown = self.grow(link, admission_slot, bytes);
@@ -748,14 +758,14 @@ impl DeviceAdmission {
             let wanted = self.wanted().saturating_add(own);
             // A share of nothing is a quota of one byte.
             let lacks = wanted.saturating_sub(if quota == 1 { 0 } else { quota });
-            if quota == 0 || lacks == 0 {
+            if quota == 0 || lacks == 0 && !self.asks_anew.load(Ordering::Relaxed) {
                 return GrowthAnswer::Quota(quota);
             }
             if !is_asked() {
                 return GrowthAnswer::Lost { patience: 0 };
             }
             let step = self.total.load(Ordering::Relaxed) / QUOTA_STEPS;
-            let bytes = if coarse { lacks.max(step) } else { lacks };
+            let bytes = if coarse && lacks > 0 { lacks.max(step) } else { lacks };
             let answers = admission_slot.answers.load(Ordering::Acquire);
             let patience = if coarse { 0 } else { self.patience(link) };
             if !link.messages.put(ToBroker::More { bytes, patience }) {

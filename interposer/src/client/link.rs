@@ -5,6 +5,7 @@
 //! link is never freed.
 
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::event::PollFlags;
@@ -13,7 +14,7 @@ use weft_gate::{charge, wait};
 use weft_protocol::Ns;
 use weft_protocol::control::ToBroker;
 use weft_protocol::epoch_page::EpochPage;
-use weft_protocol::eviction::Residence;
+use weft_protocol::eviction::{MoveBy, Residence};
 use weft_protocol::lane::{self, Kind, Lane, LaneRecord, Mode, bells, flags};
 use weft_protocol::transport::{self, fds, map::Mapping};
 
@@ -21,7 +22,18 @@ use super::bell::Bell;
 use super::costs::Costs;
 use super::messages::Messages;
 use super::settings::Settings;
+use crate::lock::lock;
 use crate::thread;
+
+/// A move of the process's memory.
+#[derive(Debug, Clone, Copy)]
+pub struct MemoryMove {
+    pub by: MoveBy,
+    pub residence: Residence,
+    pub bytes: u64,
+    /// When it left, ns of the machine's clock; 0: it has not.
+    pub since: Ns,
+}
 
 /// The link between a session and its current broker.
 #[derive(Debug)]
@@ -35,8 +47,8 @@ pub struct BrokerLink {
     pub messages: Messages,
     /// Brokers attached so far: each has its own page operations.
     pub attachments: AtomicU64,
-    /// Movable memory that is on its way to the host, bytes.
-    leaving: AtomicU64,
+    /// The move under way, for the next broker.
+    moving: Mutex<Option<MemoryMove>>,
     /// Process of the last broker; 0: there was none, or it is not visible from here.
     pub broker: AtomicU32,
     pub settings: Settings,
@@ -71,7 +83,7 @@ impl BrokerLink {
             bell: Bell::default(),
             messages: Messages::default(),
             attachments: AtomicU64::new(0),
-            leaving: AtomicU64::new(0),
+            moving: Mutex::new(None),
             broker: AtomicU32::new(0),
             settings,
             costs: Costs::default(),
@@ -130,18 +142,21 @@ impl BrokerLink {
         wait::longest_wait(self.lane.orders.longest_wait.load(Ordering::Relaxed))
     }
 
-    /// Notes that this many bytes are on their way to the host; 0: none.
-    pub fn set_leaving(&self, bytes: u64) {
-        self.leaving.store(bytes, Ordering::Release);
-        self.report_leaving();
+    /// Notes the move under way; `None`: there is none.
+    pub fn set_moving(&self, moving: Option<MemoryMove>) {
+        *lock(&self.moving) = moving;
+        self.report_moving();
     }
 
-    /// Writes into the lane, which may be a new broker's, that memory leaves.
-    pub fn report_leaving(&self) {
-        let (bytes, slot) = (self.leaving.load(Ordering::Acquire), &self.lane.eviction);
-        if bytes > 0 {
-            slot.movable.store(bytes, Ordering::Relaxed);
-            slot.set_residence(Residence::Leaves, 0, 0);
+    /// Writes that move into the lane, which may be a new broker's. The mover may be in the driver.
+    pub fn report_moving(&self) {
+        let moving = lock(&self.moving);
+        if let Some(step) = *moving {
+            let slot = &self.lane.eviction;
+            let is_on_host = matches!(step.residence, Residence::Evicted | Residence::Returns);
+            slot.movable.store(step.bytes, Ordering::Relaxed);
+            slot.set_by(step.by);
+            slot.set_residence(step.residence, if is_on_host { step.bytes } else { 0 }, step.since);
         }
     }
 

@@ -12,7 +12,7 @@
 //! * Kept blocks are counted as held by the job, like the memory that the driver's pools keep.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
 use weft_protocol::Ns;
@@ -170,6 +170,9 @@ static KEPT: Mutex<KeptBlocks> = Mutex::new(KeptBlocks {
     all: Vec::new(),
     pools: BTreeMap::new(),
 });
+
+/// Held while old blocks go back: a pool that is trimmed has none of another thread's on their way.
+static GIVES: Mutex<()> = Mutex::new(());
 
 impl KeptBlocks {
     fn change(&mut self, pool: PoolKey, change: impl FnOnce(&mut PoolBlocks)) {
@@ -344,6 +347,7 @@ fn give_back_beyond(age: Ns, keep: impl Fn(PoolKey, &PoolBlocks) -> u64) {
     if capture::any() {
         return;
     }
+    let _gives = lock(&GIVES);
     let now = clock::now();
     let mut kept = lock(&KEPT);
     kept.all.iter_mut().for_each(FreedBlock::mark);
@@ -395,9 +399,13 @@ pub fn make_room(enough: impl Fn() -> bool, waits: bool) {
     }
 }
 
-/// Gives all blocks back that it can, because the driver has no memory. Returns whether it gave any
-/// back.
+/// Gives all blocks back that it can, because the driver has no memory. Returns whether any went
+/// back, by this thread or another one.
 pub fn give_way() -> bool {
+    if matches!(GIVES.try_lock(), Err(TryLockError::WouldBlock)) {
+        drop(lock(&GIVES));
+        return true;
+    }
     let before = bytes();
     if before > 0 {
         make_room(|| bytes() == 0, true);

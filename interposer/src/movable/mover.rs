@@ -30,7 +30,7 @@ use weft_protocol::host;
 use super::gate::GateBells;
 use super::{blocks, checkpoint, gate, kept};
 use crate::client::clock;
-use crate::client::link::{self, BrokerLink};
+use crate::client::link::{self, BrokerLink, MemoryMove};
 use crate::driver::abi::CuResult;
 use crate::driver::{calls, capture, queries, symbols};
 use crate::throttle::DeviceNumber;
@@ -351,14 +351,22 @@ impl MemoryMover {
         }
     }
 
-    /// Writes the state into the lane, which may be a new broker's.
+    /// Writes a step of a move into the lane, and into that of a broker that comes meanwhile.
+    fn set_moving(&self, residence: Residence, bytes: u64, since: Ns) {
+        self.link.set_moving(Some(MemoryMove {
+            by: move_by(),
+            residence,
+            bytes,
+            since,
+        }));
+    }
+
+    /// Writes the state between moves into the lane, which may be a new broker's.
     fn publish(&self) {
+        self.link.set_moving(None);
         let bytes = self.movable().map_or(0, |(bytes, _)| bytes);
         let slot = self.slot();
-        slot.set_by(match checkpoint::counts() {
-            true => MoveBy::Checkpoint,
-            false => MoveBy::Blocks,
-        });
+        slot.set_by(move_by());
         // Kept blocks leave with those that the job uses.
         let kept = if bytes > 0 { kept::bytes() } else { 0 };
         slot.movable.store(bytes + kept, Ordering::Relaxed);
@@ -540,10 +548,8 @@ impl MemoryMover {
         if host::available() < needed {
             return Err(Obstacle::Host(needed));
         }
-        self.link.set_leaving(bytes);
-        let left = self.leave(at, cause);
-        self.link.set_leaving(0);
-        left
+        self.set_moving(Residence::Leaves, bytes, 0);
+        self.leave(at, cause)
     }
 
     /// Has the driver take the process off the device. Returns its bytes, and those to be free
@@ -561,7 +567,7 @@ impl MemoryMover {
         throttle::memory_changed(at, -signed(bytes), 0);
         // The broker measures the context that has left.
         self.slot().set_excess(None);
-        self.slot().set_residence(Residence::Evicted, bytes, clock::now());
+        self.set_moving(Residence::Evicted, bytes, clock::now());
         drop(change);
         // At most half of the bytes that were free next to the job: it must be able to return to
         // the same place.
@@ -686,7 +692,7 @@ impl MemoryMover {
         throttle::memory_changed(at, signed(away.bytes), grant.claimed());
         grant.use_up();
         drop(grant);
-        self.slot().set_residence(Residence::Returns, away.bytes, away.since);
+        self.set_moving(Residence::Returns, away.bytes, away.since);
         if let Err(error) = blocks::copy_in() {
             // The copies are still there.
             let change = throttle::changing(at);
@@ -709,20 +715,32 @@ impl MemoryMover {
     /// Has the driver bring the process back, once the broker has granted the bytes. Its context is
     /// in the job's share all the while.
     fn put_back(&mut self, away: Away, at: DeviceNumber) -> Result<(), Obstacle> {
-        let (attachment, least) = (self.link.attachment(), away.bytes.saturating_add(away.spare));
-        let slot = self.slot();
+        let (slot, begun) = (self.slot(), clock::now());
         // Before the broker has measured the context, the bytes to claim are unknown.
+        let waits = || slot.excess().is_none() && self.link.is_attached();
+        while waits() && clock::now().saturating_sub(begun) < SECOND_NS {
+            thread::rest(STEP);
+        }
+        self.keep_measurement();
+        let away = self.away.unwrap_or(away);
+        let (attachment, least) = (self.link.attachment(), away.bytes.saturating_add(away.spare));
         if slot.excess().is_none() {
             return Err(Obstacle::Device(least));
         }
-        let granted = throttle::reserve(at, away.claim.max(least)).or_else(|| throttle::reserve(at, least));
+        slot.permit_return(false);
+        let reserve = |bytes| throttle::reserve_anew(at, bytes);
+        let granted = reserve(away.claim.max(least)).or_else(|| reserve(least));
         let mut grant = granted.ok_or(Obstacle::Device(least))?;
         let quota = self.link.lane.admission_slot.quota.load(Ordering::Acquire);
         // Without a broker the bytes were not granted.
         if !self.link.is_attached() || self.link.attachment() != attachment || quota == 0 {
             return Err(Obstacle::NoBroker);
         }
-        slot.set_residence(Residence::Returns, away.bytes, away.since);
+        // It still has the quota from before it left, and that is not free now.
+        if !slot.permits_return() {
+            return Err(Obstacle::Device(least));
+        }
+        self.set_moving(Residence::Returns, away.bytes, away.since);
         // The next broker is to know of the memory, too.
         throttle::memory_changed(at, signed(away.bytes), grant.claimed());
         grant.use_up();
@@ -730,7 +748,7 @@ impl MemoryMover {
         self.away = None;
         throttle::back_on_device(at);
         // Before the broker may count the memory again.
-        self.slot().set_residence(Residence::Device, 0, 0);
+        self.set_moving(Residence::Device, away.bytes, 0);
         drop(grant);
         match back {
             Ok(()) => {
@@ -741,6 +759,14 @@ impl MemoryMover {
             Err(_) => gate::refuse(),
         }
         back
+    }
+}
+
+/// How this job's memory moves.
+fn move_by() -> MoveBy {
+    match checkpoint::counts() {
+        true => MoveBy::Checkpoint,
+        false => MoveBy::Blocks,
     }
 }
 

@@ -315,7 +315,7 @@ impl Helper {
         session.link.attachments.fetch_add(1, Ordering::AcqRel);
         session.admission.report_memory(&session.link);
         session.admission.changes.report(&session.link);
-        session.link.report_leaving();
+        session.link.report_moving();
         session.link.lane.reports.state.store(1, Ordering::Release);
         session.link.messages.nudge();
         let again = self.lost > 0;

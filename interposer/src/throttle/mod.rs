@@ -427,6 +427,14 @@ pub fn reserve_in_time(at: DeviceNumber, bytes: u64) -> Option<Grant> {
     }
 }
 
+/// As [`reserve`], but asks the broker even if the quota suffices.
+pub fn reserve_anew(at: DeviceNumber, bytes: u64) -> Option<Grant> {
+    match devices::at(at) {
+        Some(session) => session.admission.reserve_anew(&session.link, bytes),
+        None => Some(Grant::default()),
+    }
+}
+
 /// Bytes that the broker would have to grant for `bytes` more.
 pub fn lacks(at: DeviceNumber, bytes: u64) -> u64 {
     devices::at(at).map_or(0, |session| session.admission.lacks(&session.link, bytes))

@@ -1,6 +1,7 @@
 // The driver's process checkpoint, called without weft; and jobs that weft moves with it.
 //   checkpoint steps | managed | ipc | group | waits | room ready go | asks PID | ends there|away
 //   checkpoint holds plain|managed|ipc|group|two MIB ready running
+//   checkpoint takes MIB ready running
 #include "memory_driver.h"
 
 static int (*get_state)(int, int *), (*take_lock)(int, void *), (*checkpoint)(int, void *), (*restore)(int, void *), (*give_lock)(int, void *);
@@ -182,6 +183,14 @@ static void without_room(const char *ready, const char *go) {
     stand(ready, ready);
 }
 
+// Takes memory the moment that it is free.
+static void takes(size_t mib, const char *ready, const char *running) {
+    begin();
+    OK(cuCtxCreate_v2(&context, 0, device));
+    while (cuMemAlloc_v2(&memory, mib * MIB)) usleep(500);
+    stand(ready, running);
+}
+
 int main(int count, char **arguments) {
     MUST(count >= 2);
     const char *what = arguments[1];
@@ -190,6 +199,7 @@ int main(int count, char **arguments) {
     else if (!strcmp(what, "ends")) ends(!strcmp(arguments[2], "away"));
     else if (!strcmp(what, "waits")) waits_while_away();
     else if (!strcmp(what, "room")) without_room(arguments[2], arguments[3]);
+    else if (!strcmp(what, "takes")) takes(strtoull(arguments[2], 0, 10), arguments[3], arguments[4]);
     else if (!strcmp(what, "asks")) {
         int now = -1;
         begin();

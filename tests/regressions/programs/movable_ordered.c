@@ -4,6 +4,8 @@
 //       each compared with what was written there; keeps: the pool keeps all memory
 //   movable_ordered rules
 //       order, pools and their figures, errors; for a job with a declared need
+//   movable_ordered trims
+//       trims its pool while old blocks are being given back
 #include "memory_driver.h"
 
 #define MOST 64
@@ -238,12 +240,28 @@ static void rules(void) {
     SOON(held() == 0);
 }
 
+static void trims(void) {
+    enum { ALL = 1000 };
+    static ptr all[ALL];
+    for (int round = 0; round < 6; round++) {
+        for (int i = 0; i < ALL; i++) OK(cuMemAllocAsync(&all[i], 2 * MIB, stream[0]));
+        for (int i = 0; i < ALL; i++) OK(cuMemFreeAsync(all[i], stream[0]));
+        OK(cuStreamSynchronize(stream[0]));
+        // They go back after a second, one after the other.
+        usleep(1000000 + (useconds_t)round * 40000);
+        OK(cuMemPoolTrimTo(pool, 0));
+        MUST(figure(pool, 5) == 0);
+    }
+}
+
 int main(int count, char **arguments) {
     MUST(count >= 2);
     begin();
     make();
     if (!strcmp(arguments[1], "rules")) {
         rules();
+    } else if (!strcmp(arguments[1], "trims")) {
+        trims();
     } else {
         MUST(count >= 6);
         blocks = atoi(arguments[4]);

@@ -1047,13 +1047,24 @@ impl Controller {
     /// Whether a client may have memory now. One that the driver's checkpoint took off its device
     /// may have it only by a sample of all memory there, as NVML reports it: without enough room
     /// the driver loses the job. None returns while clients of an earlier broker may hold memory
-    /// that this one does not know yet.
-    pub fn may_return(&self, client: u64, reading: Option<&Reading>) -> bool {
-        let Some(member) = self.jobs.member(client).filter(|member| member.is_checkpointed()) else {
+    /// that this one does not know yet. A quota from before it left may suffice and not be free.
+    /// So the client learns that it may return.
+    pub fn may_return(&mut self, client: u64, reading: Option<&Reading>) -> bool {
+        let member = self.jobs.member(client).filter(|member| member.is_checkpointed());
+        let Some((member, job)) = member.zip(self.jobs.job_of(client)) else {
             return true;
         };
-        let is_measured = member.eviction().excess().is_some();
-        is_measured && clock::now() >= self.complete_at && self.has_sample(client, reading)
+        let is_ready = member.eviction().excess().is_some() && clock::now() >= self.complete_at;
+        let mut may = is_ready && self.has_sample(client, reading);
+        if may && self.machine.is_overfull(job) {
+            self.note_usage();
+            self.take_back(self.machine.gives_up_for(job, 0));
+            may = !self.machine.is_overfull(job);
+        }
+        if let Some(member) = self.jobs.member(client) {
+            member.eviction().permit_return(may);
+        }
+        may
     }
 
     /// Whether this answer of NVML made a sample of a client's device.

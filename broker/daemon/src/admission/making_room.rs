@@ -8,9 +8,10 @@
 //!   priority or below that waits to begin, or returns with no more than its request.
 //! * A job whose memory made room for as long as it allows (`--longest-evicted`) also moves equal
 //!   jobs that began some time ago ([`Admission::yields`]).
-//! * The fewest jobs, and of those the fewest bytes. No job twice within [`APART_NS`].
-//! * Plain jobs that the driver's checkpoint moves count like movable ones, and after those of as
-//!   many bytes. They leave once NVML's answer made a sample ([`SAMPLE_NS`]).
+//! * The fewest jobs, and of those the fewest bytes. Among equals a movable one goes before a plain
+//!   one, then the one that has been idle for longest. No job twice within [`APART_NS`].
+//! * Plain jobs that the driver's checkpoint moves leave once NVML's answer made a sample
+//!   ([`SAMPLE_NS`]).
 //! * A job returns by the broker's order only if it left for that, and with its declared need.
 //!   `weft pause --evict` stays.
 //! * It also returns to memory that another job may have and does not hold (an engine that sleeps),
@@ -64,6 +65,8 @@ pub struct RoomMaking {
     grown: HashMap<Job, Ns>,
     /// Since when the memory of jobs leaves.
     leaving: HashMap<Job, Ns>,
+    /// The launches of jobs, and since when there are no more.
+    launches: HashMap<Job, (u64, Ns)>,
     checked_at: Ns,
     /// The first check.
     begun: Option<Ns>,
@@ -109,6 +112,14 @@ impl RoomMaking {
         let leaving = jobs.iter().filter(|(_, gang)| gang.members.values().any(leaves));
         let leaving = leaving.map(|(job, _)| (job, self.leaving.get(&job).copied().unwrap_or(now)));
         self.leaving = leaving.collect();
+        self.launches.retain(|job, _| jobs.gang(*job).is_some());
+        for (job, gang) in jobs.iter() {
+            let launches = gang.members.values().map(Member::launches).sum();
+            let known = self.launches.entry(job).or_insert((launches, now));
+            if known.0 != launches {
+                *known = (launches, now);
+            }
+        }
         let away: Vec<Job> = jobs
             .iter()
             .filter(|(_, gang)| gang.members.values().any(left_for_room))
@@ -258,6 +269,7 @@ impl RoomMaking {
                 LeavingCandidate {
                     bytes: gains.saturating_sub(unheld.get(&job).copied().unwrap_or(0)),
                     by_driver: gang.members.values().any(Member::moves_by_driver),
+                    idle_since: self.launches.get(&job).map_or(now, |(_, since)| *since),
                     job,
                 }
             })
@@ -433,13 +445,14 @@ struct LeavingCandidate {
     bytes: u64,
     /// Whether the driver's checkpoint moves it.
     by_driver: bool,
+    idle_since: Ns,
 }
 
 /// The fewest jobs that have `lack` bytes, and of these nearly the fewest bytes. `None`: all have
 /// less, or nothing is lacking.
 fn enough(lack: u64, mut left: Vec<LeavingCandidate>) -> Option<Vec<LeavingCandidate>> {
     // The largest last, and of equals first the one that may move first.
-    left.sort_by_key(|it| (it.bytes, it.by_driver, Reverse(it.job)));
+    left.sort_by_key(|it| (it.bytes, it.by_driver, it.idle_since, Reverse(it.job)));
     let (mut chosen, mut lacking) = (Vec::new(), lack);
     while lacking > 0 {
         // The smallest that is enough, else the largest.
@@ -464,6 +477,7 @@ mod tests {
                 job: Job(nth as u64),
                 bytes: *bytes,
                 by_driver: nth % 2 == 1,
+                idle_since: 9 - nth as u64 / 2,
             })
             .collect()
         };
@@ -476,6 +490,8 @@ mod tests {
         for lack in [4, 7] {
             assert!(!all(lack, &[3, 5, 5])[0].by_driver && !all(lack, &[5, 5, 3])[0].by_driver);
         }
+        // The one that has been idle for longest.
+        assert_eq!(all(4, &[5, 5, 5, 5, 3])[0].job, Job(2));
         assert_eq!(chosen(0, &[5]), None, "nothing is lacking");
         assert_eq!(chosen(6, &[5]), None);
         assert_eq!(chosen(4, &[9, 5, 2]), Some(vec![5]));

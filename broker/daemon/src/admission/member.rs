@@ -76,6 +76,13 @@ impl Member {
         self.entry.lane.counters.memory.load(Ordering::Acquire)
     }
 
+    /// Its launches so far, of kernels and graphs.
+    pub fn launches(&self) -> u64 {
+        let counters = &self.entry.lane.counters;
+        let graphs = counters.graph_launches.load(Ordering::Relaxed);
+        counters.launches.load(Ordering::Relaxed).saturating_add(graphs)
+    }
+
     /// Managed bytes that it took by itself, which the driver evicts at will.
     pub fn managed_own(&self) -> u64 {
         self.entry.lane.counters.managed_own.load(Ordering::Acquire)
