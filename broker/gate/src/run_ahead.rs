@@ -81,6 +81,8 @@ mod tests {
     const WINDOW: RunAheadWindow = RunAheadWindow {
         safe_until: 100_000,
         deadline: 1_000_000,
+        long_deadline: 1_000_000,
+        long_from: Ns::MAX,
         max_backlog: 10_000,
         non_refundable: 0,
     };

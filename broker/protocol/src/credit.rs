@@ -23,6 +23,10 @@ pub struct RunAheadWindow {
     pub safe_until: Ns,
     /// Work that is predicted to end after this time may not launch. Never 0.
     pub deadline: Ns,
+    /// The same time for kernels of [`RunAheadWindow::long_from`] and more; at most `deadline`.
+    pub long_deadline: Ns,
+    /// Length, ns, from which a kernel may not end after `long_deadline`.
+    pub long_from: Ns,
     /// Most work on the device, ns, when a kernel launches that ends after `safe_until`. The device
     /// does not run out of work.
     pub max_backlog: Ns,
@@ -46,9 +50,13 @@ impl RunAheadWindow {
     /// Whether a kernel of `cost` ns may launch behind `backlog` ns of its client's work.
     pub fn may_launch(&self, now: Ns, backlog: Ns, cost: Ns) -> MayLaunch {
         let end = now.saturating_add(backlog).saturating_add(cost);
+        let deadline = match cost >= self.long_from {
+            true => self.long_deadline,
+            false => self.deadline,
+        };
         if end <= self.safe_until {
             MayLaunch::Now
-        } else if end > self.deadline {
+        } else if end > deadline {
             MayLaunch::Never
         } else if backlog <= self.max_backlog {
             MayLaunch::Now
@@ -101,6 +109,8 @@ impl Orders {
         (deadline != 0).then(|| RunAheadWindow {
             safe_until: self.safe_until.load(Ordering::Relaxed),
             deadline,
+            long_deadline: self.long_deadline.load(Ordering::Relaxed),
+            long_from: self.long_from.load(Ordering::Relaxed),
             max_backlog: self.max_backlog.load(Ordering::Relaxed),
             non_refundable: self.non_refundable.load(Ordering::Relaxed),
         })
@@ -111,6 +121,8 @@ impl Orders {
         let flags = self.flags.load(Ordering::Relaxed);
         if let Some(window) = window {
             self.safe_until.store(window.safe_until, Ordering::Relaxed);
+            self.long_deadline.store(window.long_deadline, Ordering::Relaxed);
+            self.long_from.store(window.long_from, Ordering::Relaxed);
             self.max_backlog.store(window.max_backlog, Ordering::Relaxed);
             self.non_refundable.store(window.non_refundable, Ordering::Relaxed);
             self.deadline.store(window.deadline, Ordering::Release);
@@ -211,6 +223,8 @@ mod tests {
     const WINDOW: RunAheadWindow = RunAheadWindow {
         safe_until: 100,
         deadline: 1_000,
+        long_deadline: 700,
+        long_from: 600,
         max_backlog: 10,
         non_refundable: 200,
     };
@@ -220,7 +234,9 @@ mod tests {
         assert_eq!(WINDOW.may_launch(0, 60, 40), MayLaunch::Now, "it ends in `safe_until`");
         assert_eq!(WINDOW.may_launch(0, 60, 41), MayLaunch::At(50), "when 10 are left");
         assert_eq!(WINDOW.may_launch(50, 10, 41), MayLaunch::Now);
-        assert_eq!(WINDOW.may_launch(50, 10, 941), MayLaunch::Never);
+        assert_eq!(WINDOW.may_launch(50, 10, 599), MayLaunch::Now);
+        assert_eq!(WINDOW.may_launch(50, 10, 640), MayLaunch::Now);
+        assert_eq!(WINDOW.may_launch(50, 10, 641), MayLaunch::Never, "it is long");
         assert_eq!(WINDOW.may_launch(u64::MAX, u64::MAX, 1), MayLaunch::Never);
     }
 

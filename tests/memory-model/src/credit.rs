@@ -74,6 +74,8 @@ pub fn renewed_once() {
     lane.orders.set_window(Some(RunAheadWindow {
         safe_until: u64::MAX,
         deadline: u64::MAX,
+        long_deadline: u64::MAX,
+        long_from: u64::MAX,
         max_backlog: 0,
         non_refundable: 1,
     }));

@@ -112,6 +112,10 @@ pub struct Orders {
     pub safe_until: AtomicU64,
     /// Run-ahead window: a kernel that ends later waits for the broker. 0: no window.
     pub deadline: AtomicU64,
+    /// Run-ahead window: the same for kernels of [`Orders::long_from`] and more.
+    pub long_deadline: AtomicU64,
+    /// Run-ahead window: length from which a kernel must end by [`Orders::long_deadline`], ns.
+    pub long_from: AtomicU64,
     /// Run-ahead window: completed work that does not come back, ns.
     pub non_refundable: AtomicU64,
     /// Run-ahead window: most work on the device, ns, at a launch that ends after

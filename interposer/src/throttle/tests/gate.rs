@@ -229,6 +229,8 @@ fn under_a_window_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time()
     let window = |hours: u64| RunAheadWindow {
         safe_until: clock::now() + HOUR * hours,
         deadline: clock::now() + HOUR * hours,
+        long_deadline: clock::now() + HOUR * hours,
+        long_from: u64::MAX,
         max_backlog: 0,
         non_refundable: 0,
     };
@@ -286,6 +288,8 @@ fn a_device_slowed_down_is_waited_for_as_much_longer_and_polled_no_more_often() 
         broker.lane.orders.set_window(Some(RunAheadWindow {
             safe_until: end,
             deadline: end,
+            long_deadline: end,
+            long_from: u64::MAX,
             max_backlog: HOUR,
             non_refundable: 0,
         }));

@@ -583,6 +583,15 @@ impl LatenessAccount {
         !self.control && self.breaches.held == 0 && self.balances.is_none_or(|(_, within)| within.0 >= 0.0)
     }
 
+    /// Lateness of a stretch, ns, that is far more than this slowdown of its usual length.
+    /// `Ns::MAX` while no length is known.
+    pub(super) fn far(&self, slowdown: f64) -> Ns {
+        match self.stretches {
+            0 => Ns::MAX,
+            _ => (FAR_RATIO * slowdown * self.length) as Ns,
+        }
+    }
+
     /// Time by which the stretch in progress may end late, ns. `slo`: the longest stretch, ns.
     pub(super) fn allows(&self, slowdown: f64, slo: Option<Ns>) -> Ns {
         match (self.since, self.balances) {

@@ -7,6 +7,7 @@ use weft_protocol::Ns;
 use super::models::{JobModels, Models};
 use crate::{
     client::{ClientState, KernelAtGate},
+    config::Config,
     queue::ClientSlot,
     state::SchedulerState,
 };
@@ -19,6 +20,30 @@ const OPEN_LAUNCHES: u64 = 16_384;
 
 /// Room in an open period, as a multiple of the delay bound: 8 ms at 500 us.
 const OPEN_ROOM_RATIO: u64 = 16;
+
+/// Highest chance of a return within a long kernel in a gap of known length.
+const LONG_RISK: f64 = 0.1;
+
+/// Room for background kernels, ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct GapRoom {
+    /// Room of kernels below `long_from`.
+    pub usual: Ns,
+    /// Room of the others, at most `usual`.
+    pub long: Ns,
+    /// Time from which a kernel is long, ns. `Ns::MAX`: none is.
+    pub long_from: Ns,
+}
+
+impl GapRoom {
+    /// Room of a kernel of `time` ns.
+    pub(super) fn of(&self, time: Ns) -> Ns {
+        match time >= self.long_from {
+            true => self.long,
+            false => self.usual,
+        }
+    }
+}
 
 /// The state and the models at one time.
 #[derive(Debug, Clone, Copy)]
@@ -51,12 +76,35 @@ impl<'a> PolicyView<'a> {
     }
 
     /// Room of background jobs from now on, ns; the least of all foreground jobs.
-    pub(super) fn opening(&self) -> Result<Ns, Ns> {
-        let mut room = Ns::MAX;
+    pub(super) fn opening(&self) -> Result<GapRoom, Ns> {
+        let mut room = GapRoom {
+            usual: Ns::MAX,
+            long: Ns::MAX,
+            long_from: Ns::MAX,
+        };
         for (client, job) in self.foreground() {
-            room = room.min(self.opening_of(client, job)?);
+            let usual = self.opening_of(client, job, 1.0)?;
+            let long_from = self.long_from(client, job);
+            let long = match long_from {
+                Ns::MAX => usual,
+                _ => self.opening_of(client, job, LONG_RISK)?,
+            };
+            room = GapRoom {
+                usual: room.usual.min(usual),
+                long: room.long.min(long),
+                long_from: room.long_from.min(long_from),
+            };
         }
         Ok(room)
+    }
+
+    /// Time, ns, from which a kernel that meets a foreground job's return delays its request by far
+    /// more than its slowdown. `Ns::MAX`: the length of its gaps is not known.
+    fn long_from(&self, client: &ClientState, job: &JobModels) -> Ns {
+        match self.state.config.switch_cost == 0 && job.gaps.is_steady() {
+            true => job.account.far(client.budget.allowed(&self.state.config).0),
+            false => Ns::MAX,
+        }
     }
 
     /// Whether all foreground jobs are in gaps that have just begun, or that end after `long` ns as
@@ -73,14 +121,35 @@ impl<'a> PolicyView<'a> {
         })
     }
 
-    /// The larger of two times: the room in the gap, and the laxity of the stretch up to the next
-    /// wait.
-    fn opening_of(&self, client: &ClientState, job: &JobModels) -> Result<Ns, Ns> {
+    /// The larger of two times: the laxity of the stretch up to the next wait, and the room in the
+    /// gap at a chance of at most `most`. A known gap is longer by the idle time of the stretch
+    /// behind it: by that time a return may wait unnoticed, unless the device must switch back.
+    fn opening_of(&self, client: &ClientState, job: &JobModels, most: f64) -> Result<Ns, Ns> {
         let laxity = self.laxity_of(client, job);
-        match self.gap_opening(client, job) {
-            Ok(room) => Ok(room.max(laxity)),
+        let to_come = self.idle_to_come(client, job);
+        match self.gap_opening(client, job, most) {
+            Ok(0) => Ok(laxity),
+            Ok(room) => Ok(room.saturating_add(to_come).max(laxity)),
             Err(_) if laxity > 0 => Ok(laxity),
             busy => busy,
+        }
+    }
+
+    /// Time, ns, by which a return from a known gap may wait unnoticed: the idle time of the
+    /// stretch behind it. 0 in gaps within the delay bound: there the account paid for more
+    /// lateness than the work was worth. 0 without a profile, whose kernel times the idle time
+    /// rests on, and if the device must switch back.
+    fn idle_to_come(&self, client: &ClientState, job: &JobModels) -> Ns {
+        let Config {
+            switch_cost,
+            delay_bound,
+            ..
+        } = self.state.config;
+        let long = job.gaps.expects().is_some_and(|(_, middle)| middle > delay_bound);
+        let known = !client.times.is_empty() && job.gaps.is_steady();
+        match switch_cost == 0 && long && known && job.account.may_be_lax() {
+            true => job.stretch.idle_to_come(),
+            false => 0,
         }
     }
 
@@ -147,9 +216,9 @@ impl<'a> PolicyView<'a> {
         }
     }
 
-    fn gap_opening(&self, client: &ClientState, job: &JobModels) -> Result<Ns, Ns> {
+    fn gap_opening(&self, client: &ClientState, job: &JobModels, most: f64) -> Result<Ns, Ns> {
         let (slowdown, slo) = client.budget.allowed(&self.state.config);
-        let chance = job.account.risk(self.risk(), slowdown, slo);
+        let chance = job.account.risk(self.risk(), slowdown, slo).min(most);
         self.room_of(client, job, self.now, chance)
     }
 

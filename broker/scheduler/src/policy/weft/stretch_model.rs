@@ -179,6 +179,15 @@ impl StretchModel {
         self.quiet > self.most_quiet.saturating_add(QUIET_WITHOUT_WAIT)
     }
 
+    /// Low estimate of the idle time in the next stretch, ns. 0 within a stretch.
+    pub(super) fn idle_to_come(&self) -> Ns {
+        let first = self.places.first().filter(|first| first.seen >= ENOUGH_AT_PLACE);
+        match first.filter(|_| self.launches.is_empty()) {
+            Some(first) => first.idle,
+            None => 0,
+        }
+    }
+
     /// Takes in a wait that saw all work ended, and learns from the stretch.
     pub(super) fn waited(&mut self) -> Option<ReplayedStretch> {
         self.most_quiet = self.most_quiet.max(std::mem::take(&mut self.quiet));

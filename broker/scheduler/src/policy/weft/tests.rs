@@ -171,7 +171,7 @@ fn is_grant(out: &[Decision]) -> bool {
 #[test]
 fn a_gap_is_filled_to_its_end_and_not_beyond_once_it_is_known() {
     let mut bench = Bench::new(profile(99, 300 * US));
-    bench.requests(12, 5 * MS);
+    bench.requests(40, 5 * MS);
     bench.request();
     let begin = bench.now;
     assert!(
@@ -689,6 +689,58 @@ fn a_kernel_longer_than_each_gap_goes_where_no_wait_feels_it_and_its_credit_outl
         _ => None,
     });
     assert_eq!(granted, Some(3), "the shortest request had three more launches");
+}
+
+/// Requests of ten kernels of 100 us, one each `every` ns, with these gaps between them in turn.
+fn paced_requests(bench: &mut Bench, every: Ns, gaps: &[Ns], count: usize) {
+    for gap in gaps.iter().cycle().take(count) {
+        bench.now += gap;
+        for kernel in 3..=LAST {
+            let at = bench.now;
+            bench.tell(Event::Launched {
+                client: SERVICE,
+                kernel,
+                cost: 100 * US,
+                at,
+            });
+            bench.now += every;
+        }
+        bench.tell(Event::Idle(SERVICE, bench.now));
+    }
+}
+
+#[test]
+fn a_kernel_may_outlast_a_gap_by_the_idle_time_of_the_stretch_behind_it() {
+    for (time, goes) in [(6 * MS, true), (8 * MS, false)] {
+        let mut bench = Bench::new(profile(99, time));
+        // A slow host: each request leaves the device idle for 2 ms.
+        paced_requests(&mut bench, 300 * US, &[5 * MS], 13);
+        assert_eq!(is_grant(&bench.waits(time)), goes, "{time} ns");
+    }
+}
+
+#[test]
+fn a_long_kernel_goes_in_a_known_gap_only_if_it_ends_long_before_the_return() {
+    for (time, goes) in [(3 * MS, true), (5 * MS, false)] {
+        let mut bench = Bench::new(profile(99, time));
+        paced_requests(&mut bench, 100 * US, &[4 * MS, 5 * MS, 6 * MS, 5 * MS], 60);
+        assert_eq!(is_grant(&bench.waits(time)), goes, "{time} ns");
+    }
+    // A short one may meet the return as often as the account allows.
+    let mut bench = Bench::new(profile(99, 50 * US));
+    paced_requests(&mut bench, 100 * US, &[4 * MS, 5 * MS, 6 * MS, 5 * MS], 60);
+    bench.now += 4_900 * US;
+    let decisions = bench.waits(50 * US);
+    let window = decisions.iter().find_map(|decision| match decision {
+        Decision::RunAheadWindow(TRAINING, window) => *window,
+        _ => None,
+    });
+    let window = window.expect("its times are known");
+    assert!(window.long_deadline < window.deadline, "{window:?}");
+    assert!(
+        (10 * US..MS).contains(&window.long_from),
+        "a tenth of a request: {window:?}"
+    );
 }
 
 #[test]

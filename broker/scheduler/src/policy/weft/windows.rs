@@ -68,21 +68,28 @@ fn window(situation: PolicyView<'_>, slot: ClientSlot) -> Option<(RunAheadWindow
     let (client, _) = situation.job(slot).filter(|(_, job)| job.times.is_known())?;
     let (config, now) = (&situation.state.config, situation.now);
     let others = situation.others(slot);
-    let room = situation.opening().ok()?.saturating_sub(others);
+    let room = situation.opening().ok()?;
+    let until = |room: Ns| now.saturating_add(room.saturating_sub(others)).max(1);
     let window = RunAheadWindow {
         safe_until: now.saturating_add(calm(situation).saturating_sub(others)),
-        deadline: now.saturating_add(room).max(1),
+        deadline: until(room.usual),
+        long_deadline: until(room.long),
+        long_from: room.long_from,
         max_backlog: backlog(config, || situation.laxity()),
         non_refundable: client.window.map_or(0, |window| window.non_refundable),
     };
-    let again = (room / 2).clamp(config.open_after / 8, config.open_after * 4).max(1);
+    let again = (room.usual.saturating_sub(others) / 2)
+        .clamp(config.open_after / 8, config.open_after * 4)
+        .max(1);
     Some((window, now.saturating_add(again)))
 }
 
-/// Whether two windows differ in backlog, or by more than an eighth of the time left.
+/// Whether two windows differ in backlog, or by more than an eighth in a time.
 fn differs(old: &RunAheadWindow, new: &RunAheadWindow, now: Ns) -> bool {
     let moved = |old: Ns, new: Ns| old.abs_diff(new) > new.saturating_sub(now) / 8;
     moved(old.deadline, new.deadline)
+        || moved(old.long_deadline, new.long_deadline)
+        || old.long_from.abs_diff(new.long_from) > new.long_from / 8
         || moved(old.safe_until.max(now), new.safe_until.max(now))
         || old.max_backlog != new.max_backlog
 }

@@ -9,7 +9,7 @@ const TRUE_NS: Ns = 900 * US;
 /// A background job after this many true samples. Its profile gives a third of the true time.
 fn sampled(samples: usize) -> Bench {
     let mut bench = Bench::new(profile(99, TRUE_NS / 3));
-    bench.requests(12, 5 * MS);
+    bench.requests(40, 5 * MS);
     for _ in 0..samples {
         bench.tell(Event::Sampled {
             client: TRAINING,
