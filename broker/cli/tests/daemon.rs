@@ -146,6 +146,7 @@ fn lanes_that_lie_are_let_go_and_the_others_go_on() {
     let honest = Client::attach(&home.socket(), hello(2));
     until("it is told its mode", || honest.mode() == Some(Mode::Alone));
     let mut dice = Dice(7);
+    let mut certain = Vec::new();
     for round in 0..40 {
         let liar = Client::attach(&home.socket(), hello((round % 10) as u8));
         match round % 4 {
@@ -165,12 +166,18 @@ fn lanes_that_lie_are_let_go_and_the_others_go_on() {
         liar.ring();
         rustix::io::write(&liar.attached.bell, &1u64.to_ne_bytes()).expect("rung");
         honest.launch(round, 1000);
-        drop(liar);
+        // A client that hangs up first may be gone before its lane is read.
+        if round % 4 < 2 {
+            certain.push(liar);
+        }
     }
+    until("each false header is seen", || {
+        home.status().broker.detached >= certain.len() as u64
+    });
+    drop(certain);
     until("they are gone", || home.status().clients.len() == 1);
     let status = home.status();
     assert!(broker.alive());
-    assert!(status.broker.detached >= 20, "{}", status.broker.detached);
     assert_eq!(status.clients[0].launches, 40);
     let new_client = Client::attach(&home.socket(), hello(1));
     until("a new job is served", || {

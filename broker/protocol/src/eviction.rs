@@ -294,10 +294,13 @@ impl EvictionSlot {
     /// Permits the client's return by the driver, before the answer to its request for memory; or
     /// takes that back.
     pub fn permit_return(&self, permitted: bool) {
-        let _ = match permitted {
-            true => self.checkpoint.fetch_or(PERMITS, Ordering::AcqRel),
-            false => self.checkpoint.fetch_and(!PERMITS, Ordering::AcqRel),
+        let change = |word: u32| match permitted {
+            true => word | PERMITS,
+            false => word & !PERMITS,
         };
+        let _ = self
+            .checkpoint
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| Some(change(word)));
     }
 
     /// Whether the broker permits it. The client's quota may be older than its absence.
