@@ -192,10 +192,12 @@ def test_memory_that_a_process_outside_weft_took_is_awaited(scene, plain):
 
 def test_a_job_that_is_called_back_as_it_leaves_has_no_room_of_its_own(scene, plain):
     # The broker has not taken its quota yet when the order to return comes, and that is enough for
-    # the return. A context of 32 MiB is one that the broker measures.
+    # the return. A context of 32 MiB is one that the broker measures. The broker stands still until
+    # another process has the memory, and the job leaves slowly: else a sample may come before that.
     config = scene.folder / "device.toml"
     config.write_text(f"[device]\ncontext_memory = {32 * MIB}\n")
     scene.device.settings |= {"SIMGPU_CHECKPOINT": "580", "SIMGPU_MEMORY": str(512 * MIB), "SIMGPU_CONFIG": str(config)}
+    scene.device.settings["SIMGPU_DILATION"] = "15"
     job = plain("job", more={"WEFT_MEMORY": "190MiB"})
     ready = scene.folder / "taken.ready"
     # It fits once the job has left, and then there is no room for the job.
@@ -204,7 +206,9 @@ def test_a_job_that_is_called_back_as_it_leaves_has_no_room_of_its_own(scene, pl
     moves.order(scene.broker.socket, client, True)
     assert jobs.wait_until(lambda: state(scene, job) == "leaving", BOUND, step=0.002), scene.row(job)
     moves.order(scene.broker.socket, client, False)
+    os.kill(scene.broker.job.pid, signal.SIGSTOP)
     stands(other, ready)
+    os.kill(scene.broker.job.pid, signal.SIGCONT)
     # It asks again and again.
     time.sleep(2)
     row = scene.row(job)
