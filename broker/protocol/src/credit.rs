@@ -234,6 +234,12 @@ mod tests {
         assert_eq!(WINDOW.may_launch(0, 60, 40), MayLaunch::Now, "it ends in `safe_until`");
         assert_eq!(WINDOW.may_launch(0, 60, 41), MayLaunch::At(50), "when 10 are left");
         assert_eq!(WINDOW.may_launch(50, 10, 41), MayLaunch::Now);
+        assert_eq!(WINDOW.may_launch(50, 10, 941), MayLaunch::Never);
+        assert_eq!(
+            WINDOW.may_launch(50, 460, 491),
+            MayLaunch::Never,
+            "not even a short one"
+        );
         assert_eq!(WINDOW.may_launch(50, 10, 599), MayLaunch::Now);
         assert_eq!(WINDOW.may_launch(50, 10, 640), MayLaunch::Now);
         assert_eq!(WINDOW.may_launch(50, 10, 641), MayLaunch::Never, "it is long");

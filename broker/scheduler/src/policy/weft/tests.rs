@@ -86,8 +86,8 @@ impl Bench {
         out
     }
 
-    /// A request, 1 ms after the last one began: ten kernels and a synchronisation.
-    fn request(&mut self) {
+    /// Ten kernels of 100 us of the service, each `every` ns after the one before.
+    fn launches(&mut self, every: Ns) {
         for kernel in 3..=LAST {
             let at = self.now;
             self.tell(Event::Launched {
@@ -96,7 +96,13 @@ impl Bench {
                 cost: 100 * US,
                 at,
             });
+            self.now += every;
         }
+    }
+
+    /// A request, 1 ms after the last one began: ten kernels and a synchronisation.
+    fn request(&mut self) {
+        self.launches(0);
         self.now += MS;
         self.tell(Event::Idle(SERVICE, self.now));
     }
@@ -695,16 +701,7 @@ fn a_kernel_longer_than_each_gap_goes_where_no_wait_feels_it_and_its_credit_outl
 fn paced_requests(bench: &mut Bench, every: Ns, gaps: &[Ns], count: usize) {
     for gap in gaps.iter().cycle().take(count) {
         bench.now += gap;
-        for kernel in 3..=LAST {
-            let at = bench.now;
-            bench.tell(Event::Launched {
-                client: SERVICE,
-                kernel,
-                cost: 100 * US,
-                at,
-            });
-            bench.now += every;
-        }
+        bench.launches(every);
         bench.tell(Event::Idle(SERVICE, bench.now));
     }
 }
@@ -757,15 +754,7 @@ fn a_promised_slowdown_lets_work_go_beside_a_busy_foreground_job_and_its_credit_
         });
         // Ten kernels of 100 us at once: no gap and no laxity within a request.
         bench.requests(80, 0);
-        let at = bench.now;
-        for kernel in 3..=LAST {
-            bench.tell(Event::Launched {
-                client: SERVICE,
-                kernel,
-                cost: 100 * US,
-                at,
-            });
-        }
+        bench.launches(0);
         bench.now += 100 * US;
         let granted = is_grant(&bench.waits(250 * US));
         bench.now += 900 * US;
