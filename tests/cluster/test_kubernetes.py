@@ -159,6 +159,8 @@ WRONG = [
     ("containerEnv/WEFT_PRIORITY", 3),
     ("dra/className", "a..b"),
     ("podMonitor/enabled", True),
+    ("dra/parameters", {"priority": 3}),
+    ("broker/priorities", {"0": "high"}),
     ("policy/highPriorityClasses", ["critical"]),
     ("podMonitor/interval", "fast"),
     ("podMonitor/labels", {"release": 1}),
@@ -212,7 +214,7 @@ RIGHT = [
     ("tolerations", [{"key": "gpu", "operator": "Equal", "value": "x", "effect": "NoExecute", "tolerationSeconds": 30}]),
     ("broker/resources", {"limits": {"memory": 1073741824, "hugepages-2Mi": "4Mi"}, "requests": {"cpu": 0.5}}),
     ("plugin/resources", {"limits": {"memory": "1e9", "cpu": 2}}),
-    ("dra/parameters", {"priority": 3, "outcome": False}),
+    ("dra", {"enabled": True, "parameters": {"priority": 3, "outcome": False}}),
     ("podAnnotations", {"prometheus.io/scrape": "true"}),
     ("broker/settings/slowdown", 0.00001),
 ]
@@ -348,7 +350,7 @@ def test_the_chart_refuses_what_the_plugin_refuses():
             field = name.removeprefix("WEFT_").lower()
             # A parameter has the rule of its variable, except that an empty one is wrong.
             if field in FIELDS and value:
-                rows.append((f"dra/parameters/{field}", value, good, words))
+                rows.append(("dra", {"enabled": True, "parameters": {field: value}}, good, words))
     uuid = GPU.removeprefix("GPU-")
     rows += [("gpus", [value], good, ["--gpus", value]) for value, good in [(f"{GPU}=nvidia0", True), (GPU, True)]]
     same = (GPU.upper(), uuid, uuid.replace("-", ""), f"{uuid.upper()}=/dev/nvidia0")
@@ -780,6 +782,15 @@ def test_the_plain_manifest_is_the_chart_with_its_defaults():
     assert namespace["kind"] == "Namespace"
     key = lambda document: document["kind"]  # noqa: E731
     assert sorted(rest, key=key) == sorted(made["documents"], key=key)
+
+
+def test_the_pages_command_makes_a_rule_of_the_alerts():
+    (block,) = [text for text in re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL) if "PrometheusRule" in text]
+    command = block.removeprefix("$ ").replace("kubectl apply -n weft-system -f -", "cat")
+    made = subprocess.run(["sh", "-c", command], cwd=paths.ROOT, capture_output=True, text=True, check=True, timeout=BOUND)
+    (rule,) = ask(texts=[made.stdout])["documents"]
+    (group,) = rule["spec"]["groups"]
+    assert rule["kind"] == "PrometheusRule" and "WeftBrokerGone" in {each["alert"] for each in group["rules"]}
 
 
 def test_examples_are_by_the_schemas():

@@ -8,9 +8,11 @@ a case that needs them fails with one line.
 import contextlib
 import http.client
 import json
+import operator
 import os
 import re
 import socket
+import sqlite3
 import stat
 from pathlib import Path
 
@@ -239,6 +241,23 @@ def test_a_jobs_counters_go_on_at_the_next_broker(scene):
     assert jobs.wait_until(lambda: before.keys() <= counters().keys(), BOUND, step=0.5), (before, counters())
     after = counters()
     fallen = {series: (value, after[series]) for series, value in before.items() if after[series] < value}
+    assert not fallen, fallen
+    # A broker that is killed has kept what it answered.
+    ran = sorted(value for series, value in after.items() if "_run_seconds_total" in series)
+
+    def kept():
+        with contextlib.closing(sqlite3.connect(scene.folder / "state" / "history.sqlite")) as file:
+            books = [json.loads(sums) for (sums,) in file.execute("SELECT sums FROM open_books")]
+        found = sorted(book["counters"]["run_s"] for book in books)
+        return len(found) == len(ran) and all(map(operator.ge, found, ran))
+
+    assert jobs.wait_until(kept, BOUND, step=0.1)
+    scene.broker.kill()
+    scene.broker.start()
+    scene.attached(*jobs_of)
+    assert jobs.wait_until(lambda: after.keys() <= counters().keys(), BOUND, step=0.5), (after, counters())
+    again = counters()
+    fallen = {series: (value, again[series]) for series, value in after.items() if again[series] < value}
     assert not fallen, fallen
     # A new job has a number that no job had.
     late = scene.companion("late", priority=5, pause=2000)

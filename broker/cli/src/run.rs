@@ -108,7 +108,7 @@ pub struct RunArgs {
     /// default: as the broker has it (weft broker --mps)
     #[arg(long, value_name = "auto|on|off")]
     pub mps: Option<MpsMode>,
-    /// Check the options and end. Starts neither the job nor a broker
+    /// Check options and variables, and end. Starts neither the job nor a broker
     #[arg(long, hide = true)]
     pub check: bool,
     /// Do not print on stderr, at the job's end, what weft did for it [env: WEFT_OUTCOME=off]
@@ -129,6 +129,10 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
+    if let Err(wrong) = said_well(&args) {
+        eprintln!("weft: {wrong}");
+        return Ok(ExitCode::from(2));
+    }
     if args.check {
         // The backing of a job elsewhere may come from its own variables and files.
         let wrong = args.backing.and_then(|backing| not_movable(&args, Some(backing)));
@@ -136,10 +140,6 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
             Some(option) => only_movable(option),
             None => ExitCode::SUCCESS,
         });
-    }
-    if let Err(wrong) = said_well(&args) {
-        eprintln!("weft: {wrong}");
-        return Ok(ExitCode::from(2));
     }
     let files = ConfigSources::of_environment(false).load();
     for wrong in &files.errors {

@@ -59,6 +59,18 @@ fn a_broker_goes_by_its_file_and_an_option_goes_before_it() {
 }
 
 #[test]
+fn a_check_judges_variables_as_a_job_does() {
+    let home = Home::new();
+    let mut check = home.weft();
+    check
+        .args(["run", "--check", "--", "true"])
+        .env("WEFT_SLOWDOWN", "lots");
+    let done = check.output().expect("ran");
+    assert_eq!(done.status.code(), Some(2), "{done:?}");
+    assert!(stderr(&done).starts_with("weft: WEFT_SLOWDOWN: "), "{done:?}");
+}
+
+#[test]
 fn a_metrics_address_that_is_taken_is_told_and_ends_no_broker() {
     let home = Home::new();
     let other = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");

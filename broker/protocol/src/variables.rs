@@ -5,6 +5,9 @@
 /// The begin of each variable's name.
 const PREFIX: &str = "WEFT_";
 
+/// Fewest letters of a word that stands for one that begins so: `WEFT_MEM`.
+const SHORTEST_BEGIN: usize = 3;
+
 /// The rest of the names of all variables that weft reads or sets.
 const NAMES: [&str; 37] = [
     "AT_LEAST",
@@ -56,9 +59,10 @@ pub fn mistyped(variable: &str) -> Option<String> {
     ))
 }
 
-/// The known word that was probably meant.
+/// The known word that was probably meant: one that begins so, or has nearly the same letters.
 pub fn near<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let far = |other: &&str| distance(word, other);
+    let begins = |other: &str| word.len() >= SHORTEST_BEGIN && word != other && other.starts_with(word);
+    let far = |other: &&str| if begins(other) { 1 } else { distance(word, other) };
     let best = known.into_iter().min_by_key(far)?;
     // Two wrong letters in a word of five letters, more in a longer one.
     (far(&best) <= 1 + word.len() / 5).then_some(best)
@@ -107,6 +111,8 @@ mod tests {
             ("WEFT_SOKCET", "WEFT_SOCKET"),
             ("WEFT_PROFILES", "WEFT_PROFILE"),
             ("WEFT_GPUS", "WEFT_GPU"),
+            ("WEFT_PRIO", "WEFT_PRIORITY"),
+            ("WEFT_MEM", "WEFT_MEMORY"),
         ] {
             let line = mistyped(wrong).expect("a line");
             assert!(line.ends_with(&format!(" {meant}?")), "{line}");

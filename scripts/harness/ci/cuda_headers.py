@@ -18,7 +18,7 @@ INTERPOSER = paths.ROOT / "interposer" / "src"
 PROBE = paths.ROOT / "broker" / "cli" / "src" / "probe.rs"
 LAYOUTS = paths.ROOT / "interposer" / "symbols" / "layouts.tsv"
 # Seconds for a question to the package index, and for one package of 3 MB.
-INDEX_BOUND, DOWNLOAD_BOUND = 60, 300
+BOUND = 300
 
 # Structures that are not in driver/abi.rs: those of probe.rs (with room for fields of newer
 # headers), deferred_launch.rs and stream_priority.rs.
@@ -43,7 +43,7 @@ def fetch():
     """
     found = []
     for package in PACKAGES:
-        answer = pip("index", "versions", package, bound=INDEX_BOUND)
+        answer = pip("index", "versions", package)
         versions = re.search(r"Available versions: (.*)", answer)
         for version in versions[1].split(", ") if versions else []:
             found.append((tuple(int(part) for part in version.split(".")), package, version))
@@ -56,7 +56,7 @@ def headers_of(package, version):
     folder = paths.TARGET / "cuda-headers" / version
     if not (folder / "cuda.h").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        pip("download", "--quiet", "--no-deps", "--dest", folder, f"{package}=={version}", bound=DOWNLOAD_BOUND)
+        pip("download", "--quiet", "--no-deps", "--dest", folder, f"{package}=={version}")
         for wheel in folder.glob("*.whl"):
             with zipfile.ZipFile(wheel) as files:
                 for name in files.namelist():
@@ -69,9 +69,12 @@ def headers_of(package, version):
     return folder
 
 
-def pip(*words, bound):
+def pip(*words):
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *map(str, words)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=bound, check=False)
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOUND, check=False)
+    except subprocess.TimeoutExpired:
+        sys.exit(f"symbols: pip {words[0]} {words[-1]}: no answer in {BOUND} s")
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         sys.exit(f"symbols: pip {words[0]} {words[-1]}: {last}")

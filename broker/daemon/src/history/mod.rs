@@ -538,6 +538,8 @@ pub(crate) struct EndedJob {
 #[derive(Debug)]
 enum HistoryMessage {
     Ended(Box<EndedJob>),
+    /// Books of clients that run.
+    Books(Vec<BookChange>),
     /// Answered when the rows before it are written.
     Flush(SyncSender<()>),
     /// No rows follow.
@@ -583,6 +585,18 @@ impl HistoryWriter {
             && rows.try_send(HistoryMessage::Ended(Box::new(ended))).is_err()
         {
             self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Queues the books of clients that run. Never waits.
+    pub(crate) fn keep(&self, books: Vec<OpenBook>) {
+        if let Some(rows) = self.rows.as_ref().filter(|_| !books.is_empty()) {
+            let opens = |book| BookChange {
+                settles: None,
+                opens: Some(book),
+            };
+            // A full queue is a slow disk: the books before them stay.
+            let _ = rows.try_send(HistoryMessage::Books(books.into_iter().map(opens).collect()));
         }
     }
 
@@ -680,6 +694,11 @@ fn write_all(path: &Path, incoming: &Receiver<HistoryMessage>, dropped: &AtomicU
         for message in first.into_iter().chain(incoming.try_iter()) {
             match message {
                 HistoryMessage::Ended(ended) => ending.push((ended, Instant::now() + EXIT_PATIENCE)),
+                HistoryMessage::Books(books) => {
+                    if let Err(error) = open_books::change(path, &books) {
+                        log::debug!("{error}; the next broker does not know the figures of now");
+                    }
+                }
                 HistoryMessage::Flush(way) => flushes.push(way),
                 HistoryMessage::Stop => stops = true,
             }

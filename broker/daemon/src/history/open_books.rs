@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Books of jobs that still ran when their broker ended: a separate table in the history's file.
+//! Books of jobs that run, for the next broker: a separate table in the history's file.
 //!
 //! Invariants:
-//! * A book belongs to a process, identified by pid, start and boot. Its row is in the history too,
-//!   so a job that no broker finds again is recorded there.
+//! * A book belongs to a process, identified by pid, start and boot. If its broker ended by itself,
+//!   its row is in the history too, so a job that no broker finds again is recorded there.
 //! * A job that outlives its broker ends up with one row: the next broker's final row replaces the
 //!   partial one.
 //! * A file of an older weft gets the table, and an older weft ignores it.
@@ -58,7 +58,7 @@ impl RowKey {
     }
 }
 
-/// The book of a client that still ran when its broker ended.
+/// The book of a client that runs, or still ran when its broker ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenBook {
     /// Its process.
@@ -67,7 +67,7 @@ pub struct OpenBook {
     pub uid: u32,
     /// UUID of its device; empty: not known.
     pub device: String,
-    /// Its row so far.
+    /// Its row so far. That of a client that runs may not be in the history.
     pub row: RowKey,
     /// Its sums, as JSON.
     pub sums: String,
@@ -199,7 +199,7 @@ fn change_in(file: &mut Connection, changes: &[BookChange]) -> rusqlite::Result<
         )?;
     }
     transaction.execute(
-        "DELETE FROM open_books WHERE rowid <= (SELECT max(rowid) FROM open_books) - ?1",
+        "DELETE FROM open_books WHERE rowid NOT IN (SELECT rowid FROM open_books ORDER BY rowid DESC LIMIT ?1)",
         [MOST_BOOKS],
     )?;
     transaction.commit()
@@ -263,6 +263,12 @@ mod tests {
         change(&path, &[opens(book(own, 1)), opens(book(gone, 2))]).expect("written");
         let found = load(&path).expect("read");
         assert_eq!(found, [book(own, 1)], "the other one ended");
+        let later = OpenBook {
+            sums: "{\"launches\": 1}".to_string(),
+            ..book(own, 1)
+        };
+        change(&path, &[opens(later.clone())]).expect("written");
+        assert_eq!(load(&path).expect("read"), [later], "it replaces the one before");
         assert_eq!(
             read(&open(&path, OpenFlags::SQLITE_OPEN_READ_ONLY).expect("open"), &boot())
                 .expect("read")

@@ -15,7 +15,7 @@ use crate::clients::pods::PodNames;
 use crate::clients::registry::{Entry, Registry, identity};
 use crate::history::{self, HistoryWriter};
 use crate::metrics::{MetricsAudience, MetricsCache, MetricsFormat};
-use crate::outcomes::{OutcomeHandle, OutcomeReport};
+use crate::outcomes::{OutcomeHandle, OutcomeMessage, OutcomeReport};
 use crate::profiles::writer::{ProfileMessage, ProfileWriter};
 use crate::scheduler_mailbox::{Notice, SchedulerHandle};
 use crate::server::Asker;
@@ -431,7 +431,11 @@ impl QueryHandler {
 
     /// The broker's metrics as text, with the names that this audience may read.
     pub fn metrics(&self, format: MetricsFormat, audience: MetricsAudience) -> String {
-        self.metrics.text(format, audience, || self.status())
+        self.metrics.text(format, audience, || {
+            let status = self.status();
+            self.outcomes.tell(OutcomeMessage::Keep);
+            status
+        })
     }
 
     /// The broker's whole status.

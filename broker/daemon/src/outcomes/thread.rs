@@ -89,6 +89,8 @@ pub enum OutcomeMessage {
     Wanted(u64, ToTheClient),
     /// Asks for devices, outcomes and warnings.
     Ask(Sender<OutcomeReport>),
+    /// Figures were reported to a scraper: the next broker must continue them.
+    Keep,
     /// Asks for the recordings of attached clients, of one user or of all.
     Recorded(Option<u32>, Sender<Vec<RecordedJob>>),
     /// The broker ends.
@@ -195,7 +197,8 @@ struct Watched {
     holder: warning::GapHolder,
     /// Whether its lines were sent.
     told: bool,
-    /// Its book at the previous broker; `None`: there is none, or it was not searched for.
+    /// Its book as last written, by this broker or the previous one; `None`: there is none, or it
+    /// was not searched for.
     book: Option<OpenBook>,
     looked_for_book: bool,
     /// The highest counters so far.
@@ -272,10 +275,7 @@ impl OutcomeThread {
                     self.look();
                     if self.looked_at.saturating_sub(self.warned_at) >= WARNINGS_APART_NS {
                         self.warned_at = self.looked_at;
-                        let numbers: Vec<u64> = self.clients.keys().copied().collect();
-                        for client in numbers {
-                            self.warn(client);
-                        }
+                        self.keep();
                     }
                 }
             }
@@ -365,6 +365,7 @@ impl OutcomeThread {
                 // The receiver may have timed out.
                 let _ = way.send(report);
             }
+            OutcomeMessage::Keep => self.keep(),
             OutcomeMessage::Recorded(uid, way) => {
                 let recorded = self.recorded(uid);
                 // The receiver may have timed out.
@@ -698,6 +699,38 @@ impl OutcomeThread {
         }
     }
 
+    /// Checks all clients for warnings and writes their books, so the next broker continues their
+    /// figures even if this one is killed.
+    fn keep(&mut self) {
+        let numbers: Vec<u64> = self.clients.keys().copied().collect();
+        let books = numbers.into_iter().filter_map(|client| {
+            let outcome = self.outcome(client)?;
+            let watched = self.clients.get(&client).filter(|watched| watched.looked_for_book)?;
+            let new = || RowKey::of(&row(&watched.entry, Ending::Detached, &outcome));
+            let row = watched.book.as_ref().map_or_else(new, |book| book.row);
+            let book = self.open_book(watched, &outcome, row);
+            self.clients.get_mut(&client)?.book = Some(book.clone());
+            Some(book)
+        });
+        let books = books.collect();
+        self.history.keep(books);
+    }
+
+    /// A client's book for the next broker.
+    fn open_book(&self, watched: &Watched, outcome: &Outcome, row: RowKey) -> OpenBook {
+        let entry = &watched.entry;
+        let mut sums = self.book.to_carry(&entry.status(), &entry.lane.requests);
+        sums.warnings = self.kept_warnings(watched, outcome);
+        sums.counters = outcome.counters;
+        OpenBook {
+            process: entry.process(),
+            uid: entry.uid,
+            device: entry.device_uuid().unwrap_or_default(),
+            row,
+            sums: serde_json::to_string(&sums).unwrap_or_default(),
+        }
+    }
+
     /// Adds the last figures of a client that ends at `now`.
     fn end(&mut self, entry: &Entry, view: Option<&View>, now: Ns) {
         match view {
@@ -722,20 +755,9 @@ impl OutcomeThread {
         if let Some(outcome) = self.outcome(entry.client) {
             let recording = self.recording(entry.client, &outcome);
             let row = row(entry, ending, &outcome);
-            let process = entry.process();
-            let opens = (runs_on && process.runs() == Some(true)).then(|| {
-                let mut sums = self.book.to_carry(&entry.status(), &entry.lane.requests);
-                let watched = self.clients.get(&entry.client);
-                sums.warnings = watched.map_or_else(Vec::new, |watched| self.kept_warnings(watched, &outcome));
-                sums.counters = outcome.counters;
-                OpenBook {
-                    process,
-                    uid: entry.uid,
-                    device: entry.device_uuid().unwrap_or_default(),
-                    row: RowKey::of(&row),
-                    sums: serde_json::to_string(&sums).unwrap_or_default(),
-                }
-            });
+            let runs_on = runs_on && entry.process().runs() == Some(true);
+            let watched = self.clients.get(&entry.client).filter(|_| runs_on);
+            let opens = watched.map(|watched| self.open_book(watched, &outcome, RowKey::of(&row)));
             let settles = self
                 .clients
                 .get_mut(&entry.client)

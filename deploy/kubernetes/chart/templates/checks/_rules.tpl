@@ -26,7 +26,7 @@ part:
   wants: a part such as 2% or 0.02, from 0 to 100%
 path:
   is: '^(/[.]?[A-Za-z0-9_+@=-][A-Za-z0-9._+@=-]*)+$'
-  wants: 'an absolute path of letters, digits and ._+@=-, such as /opt/weft'
+  wants: 'an absolute path of letters, digits and ._+@=- without a / at its end, such as /opt/weft'
 priority:
   is: '^([0-9]|[Hh]igh|[Nn]ormal|[Ll]ow|[Ii]dle|HIGH|NORMAL|LOW|IDLE)$'
   wants: 'a priority: 0 (matters most) to 9, or a name: high, normal, low, idle'
