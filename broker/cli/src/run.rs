@@ -13,6 +13,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use super::config::ConfigSources;
+use super::config::keys::{ConfigSection, KEYS};
 use super::device_share::{self, SmShare};
 use super::environment::{self, BackingOption, Environment, Wishes};
 use super::{gpus, inherited, mps, start, text};
@@ -64,7 +65,7 @@ pub struct RunArgs {
     /// Peak device memory of the job, all its processes together (12GiB, 500MB); the job begins
     /// when that is free; REQUEST:LIMIT (8GiB:20GiB): the request is kept for the job, and the
     /// part above that, up to the limit, is others' when they need it [env: WEFT_MEMORY]
-    #[arg(long, value_name = "BYTES[:LIMIT]", value_parser = memory)]
+    #[arg(long, value_name = "BYTES[:LIMIT]", value_parser = text::memory)]
     pub memory: Option<MemoryNeed>,
     /// Run time of the job: short (minutes), medium (up to an hour or so) or long; short jobs may
     /// pass long ones in the queue [env: WEFT_DURATION]
@@ -280,49 +281,27 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
         let value = std::env::var_os(name)?.to_string_lossy().trim().to_string();
         Some(value).filter(|value| !value.is_empty())
     };
-    if args.memory.is_none()
-        && let Some(text) = variable("WEFT_MEMORY")
+    let given = |name: &str| match name {
+        "memory" => args.memory.is_some(),
+        "duration" => args.duration.is_some(),
+        "wait" => args.wait.is_some() || args.no_wait,
+        "evict-idle" => args.evict_idle.is_some(),
+        "longest-evicted" => args.longest_evicted.is_some(),
+        "slowdown" => args.slowdown.is_some(),
+        "slo" => args.slo.is_some(),
+        "at-least" => args.at_least.is_some(),
+        // The library and the lines below judge the other variables.
+        _ => true,
+    };
+    for key in KEYS
+        .iter()
+        .filter(|key| key.section == ConfigSection::Run && !given(key.name))
     {
-        memory(&text).map_err(|why| format!("WEFT_MEMORY: {why}"))?;
-    }
-    if args.duration.is_none()
-        && let Some(text) = variable("WEFT_DURATION")
-        && !["short", "medium", "long"].contains(&text.as_str())
-    {
-        return Err(format!("WEFT_DURATION={text} is not one of short, medium, long"));
-    }
-    if args.wait.is_none()
-        && !args.no_wait
-        && let Some(text) = variable("WEFT_WAIT")
-        && text != "no"
-        && text.parse::<u64>().is_err()
-    {
-        return Err(format!("WEFT_WAIT={text} is neither a whole number of seconds nor no"));
-    }
-    for (given, name) in [
-        (args.evict_idle, "WEFT_EVICT_IDLE"),
-        (args.longest_evicted, "WEFT_LONGEST_EVICTED"),
-    ] {
-        if given.is_none()
+        if let Some(name) = key.variable
             && let Some(text) = variable(name)
         {
-            duration::parse_some(&text).map_err(|why| format!("{name}: {why}"))?;
+            (key.check)(&text).map_err(|why| format!("{name}: {why}"))?;
         }
-    }
-    if args.slowdown.is_none()
-        && let Some(text) = variable("WEFT_SLOWDOWN")
-    {
-        latency_budget::parse_slowdown(&text).map_err(|why| format!("WEFT_SLOWDOWN: {why}"))?;
-    }
-    if args.slo.is_none()
-        && let Some(text) = variable("WEFT_SLO")
-    {
-        latency_budget::parse_slo(&text).map_err(|why| format!("WEFT_SLO: {why}"))?;
-    }
-    if args.at_least.is_none()
-        && let Some(text) = variable("WEFT_AT_LEAST")
-    {
-        latency_budget::parse_at_least(&text).map_err(|why| format!("WEFT_AT_LEAST: {why}"))?;
     }
     if !args.quiet
         && let Some(text) = variable("WEFT_OUTCOME")
@@ -331,16 +310,6 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
         return Err(format!("WEFT_OUTCOME={text} is neither on nor off"));
     }
     device_share::check(&|name| std::env::var_os(name).unwrap_or_default()).map(|_| ())
-}
-
-/// Parses a need; the name of a backing gives a hint to use `--backing`.
-fn memory(text: &str) -> Result<MemoryNeed, String> {
-    match text {
-        "managed" | "device" | "auto" => Err(format!(
-            "--memory is an amount (12GiB); for the kind of memory use --backing {text}"
-        )),
-        _ => text.parse(),
-    }
 }
 
 /// Parses a time to wait, s.

@@ -196,6 +196,16 @@ pub fn whole<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "expected a whole number".to_string())
 }
 
+/// Parses a need; the name of a backing gives a hint to use `--backing`.
+pub fn memory(text: &str) -> Result<amount::MemoryNeed, String> {
+    match text {
+        "managed" | "device" | "auto" => Err(format!(
+            "--memory is an amount (12GiB); for the kind of memory use --backing {text}"
+        )),
+        _ => text.parse(),
+    }
+}
+
 /// Parses a priority, a figure or a name.
 pub fn priority(text: &str) -> Result<u8, String> {
     priority::parse(text).ok_or_else(|| format!("a priority is {}", priority::CHOICE))

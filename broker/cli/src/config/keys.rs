@@ -6,7 +6,6 @@ use clap::ValueEnum;
 use weft_api::metrics_address::MetricsAddress;
 use weft_api::mps::MpsMode;
 use weft_daemon::log_file;
-use weft_protocol::amount::MemoryNeed;
 use weft_protocol::{device_share, duration, latency_budget};
 use weft_scheduler::PolicyName;
 
@@ -138,7 +137,7 @@ pub const KEYS: &[ConfigKey] = &[
         drop_value(latency_budget::parse_at_least(text))
     }),
     run_key("memory", "WEFT_MEMORY", "it grows as memory is free", |text| {
-        drop_value(text.parse::<MemoryNeed>())
+        drop_value(text::memory(text))
     }),
     run_key("duration", "WEFT_DURATION", "medium", |text| {
         one_of(text, &["short", "medium", "long"])

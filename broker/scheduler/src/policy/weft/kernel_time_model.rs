@@ -527,7 +527,10 @@ impl KernelTimeModel {
         // 102. Such a time counts until there is one without a switch: none would be worse.
         let is_rough = launch.switch.max(time - undisturbed) > time / NEAR;
         let least = undisturbed.saturating_sub(launch.switch);
-        let is_passed = self.charges.get(&kernel).is_some_and(|it| it.passes_over(time));
+        let charge = self.charges.get(&kernel);
+        let is_passed = charge.is_some_and(|it| it.passes_over(time));
+        // No kernel takes longer than its measured time, so a rough charge above it is wrong.
+        let lowers = charge.is_some_and(|it| it.rough && time < it.mean());
         let passed_over = is_rough && is_passed;
         let is_certain = time - alone <= unknown.max(time) / NEAR;
         self.uncertain = if is_certain {
@@ -538,8 +541,8 @@ impl KernelTimeModel {
         // Next to a foreground job that is always busy no time is certain. One within the charge
         // of an unknown kernel is at least nearer.
         let is_nearer = self.uncertain > PATIENT && time <= unknown && !is_passed;
-        if self.profiled || (is_certain && !passed_over) || is_nearer {
-            self.charged(kernel, time, (least, time), is_rough || is_nearer);
+        if self.profiled || (is_certain && !passed_over) || is_nearer || lowers {
+            self.charged(kernel, time, (least, time), is_rough || !is_certain);
             self.times.learn(&launch.context, time);
         } else {
             self.measured = self.measured.saturating_add(u32::from(passed_over));

@@ -166,7 +166,9 @@ impl Models {
                 self.all_until = self.all_until.max(at).saturating_add(cost);
                 self.foreground_since = self.foreground_since.saturating_add(cost);
                 self.device.foreground_launched(kernel != HOST_COPY);
-                self.foreground_work.launched(at, end);
+                // Until its end is seen, the work may last as long as it was late before.
+                let late = state.get(slot).map_or(0, |client| client.busy.lateness(&state.config));
+                self.foreground_work.launched(at, end.saturating_add(late));
             }
             Observed::ForegroundIdle { slot, at } => {
                 let opens = self.may_open(state, slot);

@@ -83,16 +83,11 @@ impl<'a> PolicyView<'a> {
             long_from: Ns::MAX,
         };
         for (client, job) in self.foreground() {
-            let usual = self.opening_of(client, job, 1.0)?;
-            let long_from = self.long_from(client, job);
-            let long = match long_from {
-                Ns::MAX => usual,
-                _ => self.opening_of(client, job, LONG_RISK)?,
-            };
+            let of = self.opening_of(client, job)?;
             room = GapRoom {
-                usual: room.usual.min(usual),
-                long: room.long.min(long),
-                long_from: room.long_from.min(long_from),
+                usual: room.usual.min(of.usual),
+                long: room.long.min(of.long),
+                long_from: room.long_from.min(of.long_from),
             };
         }
         Ok(room)
@@ -122,17 +117,24 @@ impl<'a> PolicyView<'a> {
     }
 
     /// The larger of two times: the laxity of the stretch up to the next wait, and the room in the
-    /// gap at a chance of at most `most`. A known gap is longer by the idle time of the stretch
-    /// behind it: by that time a return may wait unnoticed, unless the device must switch back.
-    fn opening_of(&self, client: &ClientState, job: &JobModels, most: f64) -> Result<Ns, Ns> {
+    /// gap. A known gap is longer by the idle time of the stretch behind it: by that time a return
+    /// may wait unnoticed, unless the device must switch back.
+    fn opening_of(&self, client: &ClientState, job: &JobModels) -> Result<GapRoom, Ns> {
         let laxity = self.laxity_of(client, job);
         let to_come = self.idle_to_come(client, job);
-        match self.gap_opening(client, job, most) {
+        let room = |most: f64| match self.gap_opening(client, job, most) {
             Ok(0) => Ok(laxity),
             Ok(room) => Ok(room.saturating_add(to_come).max(laxity)),
             Err(_) if laxity > 0 => Ok(laxity),
             busy => busy,
-        }
+        };
+        let usual = room(1.0)?;
+        let long_from = self.long_from(client, job);
+        let long = match long_from {
+            Ns::MAX => usual,
+            _ => room(LONG_RISK)?,
+        };
+        Ok(GapRoom { usual, long, long_from })
     }
 
     /// Time, ns, by which a return from a known gap may wait unnoticed: the idle time of the

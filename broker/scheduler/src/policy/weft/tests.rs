@@ -340,6 +340,47 @@ fn a_background_job_without_a_profile_is_timed_and_charged_the_bound_from_its_fi
 }
 
 #[test]
+fn a_charge_that_holds_work_of_a_foreground_job_falls_to_the_kernels_own_time() {
+    let mut core = Core::new(Config::default());
+    let mut out = Vec::new();
+    for (client, priority) in [(SERVICE, 0), (TRAINING, 5)] {
+        let attached = Event::Attached {
+            client,
+            priority,
+            profile: None,
+        };
+        core.handle(MS, attached, &mut out);
+    }
+    let launched = |client, kernel, cost, at| Event::Launched {
+        client,
+        kernel,
+        cost,
+        at,
+    };
+    for turn in 1..=100 {
+        // A burst takes a hundred times its charge: more than a slowdown may be.
+        let at = turn * 4 * MS;
+        core.handle(at, launched(SERVICE, LAST, 20 * US, at), &mut out);
+        core.handle(at, launched(TRAINING, 7, 500 * US, at), &mut out);
+        // Some of the kernel's times hold a slice of the foreground job.
+        let time = if turn % 4 == 1 { 1_600 * US } else { 400 * US };
+        let sampled = Event::Sampled {
+            client: TRAINING,
+            kernel: 7,
+            time,
+            at,
+        };
+        core.handle(at + time, sampled, &mut out);
+        core.handle(at + 2 * MS, Event::Idle(SERVICE, at + 2 * MS), &mut out);
+    }
+    let charge = out.iter().rev().find_map(|decision| match decision {
+        Decision::Charge(TRAINING, 7, charge) => Some(*charge),
+        _ => None,
+    });
+    assert!(charge.is_some_and(|charge| charge <= 500 * US), "{out:?}");
+}
+
+#[test]
 fn nothing_goes_between_a_wake_up_hint_and_the_launch_that_follows_it() {
     let mut bench = Bench::new(profile(99, 100 * US));
     for _ in 0..12 {
