@@ -205,6 +205,28 @@ def test_wrong_values_are_refused_in_a_line_that_names_them():
         assert any(name in line for name in values), (values, refused)
 
 
+def sections(schema, part, place=()):
+    """Each table of the chart's values that has names of its own, with its place and its names."""
+    if "$ref" in part:
+        part = schema["definitions"][part["$ref"].rpartition("/")[2]]
+    below = part.get("properties", {})
+    if below and part.get("additionalProperties") is not False:
+        yield "/".join(place), list(below)
+    for name, value in below.items():
+        yield from sections(schema, value, (*place, name))
+
+
+def test_an_unknown_name_is_refused_with_the_names_that_there_are():
+    schema = json.loads((paths.ROOT / "deploy/kubernetes/chart/values.schema.json").read_text())
+    found = list(sections(schema, schema))
+    assert len(found) == 12, found
+    rows = [(f"{place}/nme".strip("/"), 1) for place, _ in found]
+    for (path, _), (place, names), refused in zip(rows, found, refusals(rows)):
+        line = f"{path.replace('/', '.')}: no such value: {place.replace('/', '.') or 'values.yaml'} has "
+        assert refused and line in refused, (path, refused)
+        assert sorted(refused.partition(line)[2].split(", ")) == sorted(names), (path, refused)
+
+
 # Right values that a rule could miss.
 RIGHT = [
     *[("image/repository", f"{name}/weft") for name in ("localhost", "registry.example:5000/a__b/c.d-e")],

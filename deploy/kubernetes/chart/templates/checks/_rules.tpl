@@ -1,3 +1,22 @@
+{{- /* The names of values, and of those below a value. Helm's own refusal lists no names. */}}
+{{- define "weft.known" }}
+"": "global image imagePullSecrets resource shares shareMiB severalGpus gpus containerEnv dra cdi
+  runtimeClassName folders broker plugin policy podMonitor dashboard priorityClassName nodeSelector
+  affinity tolerations podAnnotations"
+broker: settings priorities weights jobs memory metricsPort metricsHost podLabels resources
+broker.settings: policy slowdown delay-bound longest-wait max-swapped-out swapped-out-limit
+  checkpoint switch-cost idle-exit trace group log
+cdi: enabled folder
+dashboard: enabled labels annotations
+dra: enabled className parameters
+dra.parameters: priority slowdown slo profile backing outcome
+folders: weft socket state kubelet containerLogs
+image: repository tag pullPolicy
+plugin: resources
+podMonitor: enabled interval labels
+policy: enabled highPriorityClasses
+{{- end }}
+
 {{- /* The rules for texts: a pattern, and what a refusal asks for. */}}
 {{- define "weft.rules" }}
 amount:
