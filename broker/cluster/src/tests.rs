@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
+use weft_random::Random;
 
 use crate::placement::{GangPlacement, GangSurroundings, PlacementRule, Placer, typical_asks};
 use crate::policies::{self, AstraeaOrder, ClusterPolicy, TiresiasOrder, WeftOrder};
@@ -33,7 +34,7 @@ fn started(out: &[ClusterDecision]) -> Vec<u64> {
 
 /// A placement of another crate that draws a node, and sometimes none or one that does not exist.
 #[derive(Debug)]
-struct AnyNode(Mutex<Draws>);
+struct AnyNode(Mutex<Random>);
 
 impl GangPlacement for AnyNode {
     fn name(&self) -> &'static str {
@@ -50,7 +51,7 @@ impl GangPlacement for AnyNode {
         _: &[usize],
     ) -> Option<usize> {
         let mut draws = self.0.lock().expect("no other thread");
-        (draws.below(8) > 0).then(|| draws.below(nodes.len() + 1))
+        (draws.index(8) > 0).then(|| draws.index(nodes.len() + 1))
     }
 }
 
@@ -65,7 +66,7 @@ fn rules() -> Vec<PlacementRule> {
         PlacementRule::Fgd(typical),
         PlacementRule::MostFree,
         PlacementRule::Near,
-        PlacementRule::Gang(Arc::new(AnyNode(Mutex::new(Draws::new(7))))),
+        PlacementRule::Gang(Arc::new(AnyNode(Mutex::new(Random::from_product(7))))),
     ]
 }
 

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use weft_cluster::placement::{PlacementRule, Placer};
 use weft_cluster::policies::{self, ClusterPolicy};
 use weft_cluster::*;
+use weft_random::Random;
 
 use super::inss_network::InssNetwork;
 use super::learnt::{ChoiceRows, RowChooser, RowNetwork};
@@ -153,17 +154,17 @@ fn of_rows_that_may_be_chosen_the_highest_is_and_the_first_of_equals() {
 
 /// Chooses by a seed, and sometimes no row or a row that does not exist.
 #[derive(Debug)]
-struct AnyRow(std::sync::Mutex<Draws>);
+struct AnyRow(std::sync::Mutex<Random>);
 
 impl RowChooser for AnyRow {
     fn choose(&self, rows: &ChoiceRows) -> Option<usize> {
         let mut draws = self.0.lock().expect("no other thread");
-        (draws.below(8) > 0).then(|| draws.below(rows.len() + 1))
+        (draws.index(8) > 0).then(|| draws.index(rows.len() + 1))
     }
 }
 
 fn any_row(seed: u64) -> Arc<dyn RowChooser> {
-    Arc::new(AnyRow(std::sync::Mutex::new(Draws::new(seed))))
+    Arc::new(AnyRow(std::sync::Mutex::new(Random::from_product(seed))))
 }
 
 proptest! {
