@@ -27,13 +27,14 @@ use std::ops::RangeInclusive;
 use anyhow::{Context, Result};
 
 use weft_cluster::placement::PlacementRule;
-use weft_cluster::policies::{FifoOrder, Sched2Order};
+use weft_cluster::policies::FifoOrder;
 use weft_cluster::{
     ClusterJob, ClusterLinks, ClusterNode, JobId, JobMeasure, NodeId, Ns, TenantId, WHOLE_GPU_MILLI, WorkerAsk,
 };
 use weft_random::Random;
 
 use crate::contenders;
+use crate::contenders::sched2::Sched2Order;
 use crate::openb::{OpenbTrace, TracePod};
 use crate::world::{self, NodeCosts, PolicyFigure, TrialJob, WorldRules};
 
