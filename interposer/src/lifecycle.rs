@@ -11,7 +11,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::client::settings::{Purpose, Settings};
 use crate::driver::events::EventCalls;
@@ -19,11 +18,9 @@ use crate::driver::linker::elf;
 use crate::driver::stream::Stream;
 use crate::driver::symbols;
 use crate::internal_error::{failpoint, guarded};
+use crate::process::LibraryLife;
 use crate::{deferred, movable, paging, process, throttle, trace};
 use weft_protocol::variables;
-
-/// 0 = not initialised, 1 = initialised.
-static BEGUN: AtomicU32 = AtomicU32::new(0);
 
 /// Begins the session after a successful `cuInit`; cheap after the first call. Waits for a broker
 /// for at most 5 s.
@@ -31,49 +28,48 @@ pub fn initialised() {
     if process::is_copy() {
         in_child();
     }
-    if BEGUN.swap(1, Ordering::AcqRel) == 0 {
-        guarded(begin);
+    if process::begin() {
+        process::begun(guarded(begin).unwrap_or(LibraryLife::PassingThrough));
     }
 }
 
-/// Whether [`initialised`] was called.
-pub fn has_begun() -> bool {
-    BEGUN.load(Ordering::Acquire) != 0
-}
-
+/// Makes the session or the recorder.
 #[cold]
-fn begin() {
+fn begin() -> LibraryLife {
     failpoint("begin");
+    let watch = || {
+        process::mark();
+        process::watch_forks(in_child);
+        process::watch_end(at_end, at_quick_end);
+    };
     let driver = || EventCalls::find(|name| symbols::find(name).and_then(symbols::real));
     if trace::on() {
-        if trace::begin(driver()) {
-            process::watch_forks(in_traced_child);
+        if !trace::begin(driver()) {
+            return LibraryLife::PassingThrough;
         }
-        return;
+        watch();
+        return LibraryLife::Recording;
     }
     let (settings, complaints) = Settings::of_process();
     if settings.purpose == Purpose::Off {
-        return;
+        return LibraryLife::PassingThrough;
     }
     let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
     let mistyped = names.filter_map(|name| Some(format!("{name}: {}", variables::mistyped(&name)?)));
     for complaint in mistyped.chain(complaints) {
         log::warn!("{complaint}");
     }
-    let watch = || {
-        process::mark();
-        process::watch_forks(in_child);
-        process::watch_end(at_end, at_quick_end);
-    };
-    match throttle::begin(driver(), settings, watch) {
-        Ok(()) => deferred::start(),
-        Err(why) => log::warn!("this job runs without weft: {why}"),
+    if let Err(why) = throttle::begin(driver(), settings, watch) {
+        log::warn!("this job runs without weft: {why}");
+        return LibraryLife::PassingThrough;
     }
+    deferred::start();
+    LibraryLife::Serving
 }
 
 /// Runs at the process's own end, with its exit code.
 extern "C" fn at_end(code: c_int, _: *mut c_void) {
-    if !process::is_copy() {
+    if process::is_own() {
         throttle::tell_exit(code);
     }
     at_quick_end();
@@ -81,15 +77,14 @@ extern "C" fn at_end(code: c_int, _: *mut c_void) {
 
 /// Runs at the process's own end, also by `quick_exit`.
 extern "C" fn at_quick_end() {
-    // The session, the queue and the memory are the parent's.
-    if process::is_copy() {
+    // Otherwise the session, the queue and the memory are the parent's.
+    if !process::end() {
         return;
     }
-    if throttle::is_there() {
-        deferred::at_exit();
-        paging::report_last();
-    }
+    deferred::at_exit();
+    paging::report_last();
     throttle::farewell();
+    trace::farewell();
     // The driver ends after this, and must find no thread of weft in it.
     paging::context_ending();
     movable::ending();
@@ -98,18 +93,12 @@ extern "C" fn at_quick_end() {
 
 /// Runs in a forked child, which has no session and may begin a new one.
 pub extern "C" fn in_child() {
+    process::copied();
     paging::forget();
     movable::forget();
     deferred::forget();
-    throttle::forget();
-    BEGUN.store(0, Ordering::Release);
-}
-
-/// Runs in a forked child of a traced process.
-extern "C" fn in_traced_child() {
     trace::forget();
-    throttle::forget_thread();
-    BEGUN.store(0, Ordering::Release);
+    throttle::forget();
 }
 
 /// Announces a call that may end a context (`cuCtxDestroy`, `cuCtxDetach`,
@@ -155,8 +144,10 @@ pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
 
 fn leave(name: &CStr, code: c_int) -> ! {
     type Exit = unsafe extern "C" fn(c_int) -> !;
-    throttle::tell_exit(code);
-    deferred::at_once();
+    if process::leave() {
+        throttle::tell_exit(code);
+        deferred::at_once();
+    }
     if let Some(next) = elf::after_us_at_once(name) {
         // SAFETY: a function of that name has that type.
         let next = unsafe { std::mem::transmute::<*mut (), Exit>(next) };

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use super::linker_cache;
+use weft_protocol::linker_cache;
 
 /// File name against which programs are linked.
 pub const DRIVER: &str = "libcuda.so.1";
@@ -136,7 +136,8 @@ fn search(library_path: &OsStr, weft: Option<&Path>) -> Option<DriverLibrary> {
         .filter(|directory| directory.is_absolute())
         .flat_map(|directory| [directory.join(DRIVER), directory.join(DRIVER_BARE)])
         .map(|path| (path, "LD_LIBRARY_PATH"));
-    let cached = linker_cache::paths(DRIVER)
+    let cache = fs::read("/etc/ld.so.cache").unwrap_or_default();
+    let cached = linker_cache::paths(&cache, DRIVER)
         .into_iter()
         .map(|path| (path, "the linker's cache"));
     let known = DRIVER_DIRECTORIES

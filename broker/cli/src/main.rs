@@ -28,7 +28,6 @@ mod history;
 mod inherited;
 mod job;
 mod libraries;
-mod linker_cache;
 mod metrics;
 mod mps;
 mod outside;

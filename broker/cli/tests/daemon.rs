@@ -8,13 +8,14 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use common::{Client, Dice, Home, PATIENCE, hello, until};
+use common::{Client, Home, PATIENCE, hello, until};
 use rustix::process::Signal;
 use weft_api::status::Ending;
 use weft_protocol::control::{Hello, Refusal, ToBroker};
 use weft_protocol::lane::{Kind, Mode};
 use weft_protocol::latency_budget::{LatencyBudget, MOST_SLO_NS};
 use weft_protocol::transport::TransportError;
+use weft_random::Random;
 
 #[test]
 fn three_hundred_clients_at_once_all_come_in_and_leave_nothing() {
@@ -65,7 +66,7 @@ fn helper_client() {
         return;
     };
     let seed = std::process::id();
-    let mut dice = Dice(u64::from(seed) * 7919 + 1);
+    let mut dice = Random::new(u64::from(seed) * 7919 + 1);
     let client = Client::attach(std::path::Path::new(&socket), hello((seed % 10) as u8));
     println!("attached");
     let begin = Instant::now();
@@ -89,7 +90,7 @@ fn killed_clients_leave_nothing() {
     let mut broker = home.broker(&[]);
     let steady = Client::attach(&home.socket(), hello(0));
     let before = broker.descriptors();
-    let mut dice = Dice(42);
+    let mut dice = Random::new(42);
     let program = std::env::current_exe().expect("this test");
     for _ in 0..KILLS / AT_ONCE {
         let mut children: Vec<_> = (0..AT_ONCE)
@@ -145,7 +146,7 @@ fn lanes_that_lie_are_let_go_and_the_others_go_on() {
     let mut broker = home.broker(&[]);
     let honest = Client::attach(&home.socket(), hello(2));
     until("it is told its mode", || honest.mode() == Some(Mode::Alone));
-    let mut dice = Dice(7);
+    let mut dice = Random::new(7);
     let mut certain = Vec::new();
     for round in 0..40 {
         let liar = Client::attach(&home.socket(), hello((round % 10) as u8));
@@ -379,7 +380,7 @@ fn no_wake_up_is_lost() {
     main.launch(1, 1000);
     until("they have roles", || matches!(other.mode(), Some(Mode::Background)));
     main.become_idle();
-    let mut dice = Dice(3);
+    let mut dice = Random::new(3);
     for _ in 0..ROUNDS {
         other.come_to_gate(2, COST);
         until("the background job may go", || other.may_go());

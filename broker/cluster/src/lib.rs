@@ -38,11 +38,10 @@
 //! * A gang runs with all its workers or with none.
 //! * A waiting job is never forgotten: it is started, refused, or still waits. Under a strict
 //!   policy only a job that the empty cluster could not run is passed by.
-//! * The same events give the same decisions. Chance is a seed ([`Draws`]).
+//! * The same events give the same decisions. Chance is a seed ([`weft_random::Random`]).
 #![forbid(unsafe_code)]
 
 mod core;
-mod draws;
 mod event;
 mod job;
 mod links;
@@ -53,7 +52,6 @@ pub mod policies;
 mod tests;
 
 pub use core::Cluster;
-pub use draws::Draws;
 pub use event::{ClusterDecision, ClusterEvent};
 pub use job::{ClusterJob, JobId, JobMeasure, TenantId, WHOLE_GPU_MILLI, WorkerAsk};
 pub use links::{ClusterLinks, Flow, FlowRoute};

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
+use weft_random::Random;
 
 use crate::placement::{GangPlacement, GangSurroundings, PlacementRule, Placer, typical_asks};
 use crate::policies::{self, AstraeaOrder, ClusterPolicy, TiresiasOrder, WeftOrder};
@@ -33,7 +34,7 @@ fn started(out: &[ClusterDecision]) -> Vec<u64> {
 
 /// A placement of another crate that draws a node, and sometimes none or one that does not exist.
 #[derive(Debug)]
-struct AnyNode(Mutex<Draws>);
+struct AnyNode(Mutex<Random>);
 
 impl GangPlacement for AnyNode {
     fn name(&self) -> &'static str {
@@ -50,7 +51,7 @@ impl GangPlacement for AnyNode {
         _: &[usize],
     ) -> Option<usize> {
         let mut draws = self.0.lock().expect("no other thread");
-        (draws.below(8) > 0).then(|| draws.below(nodes.len() + 1))
+        (draws.index(8) > 0).then(|| draws.index(nodes.len() + 1))
     }
 }
 
@@ -65,7 +66,7 @@ fn rules() -> Vec<PlacementRule> {
         PlacementRule::Fgd(typical),
         PlacementRule::MostFree,
         PlacementRule::Near,
-        PlacementRule::Gang(Arc::new(AnyNode(Mutex::new(Draws::new(7))))),
+        PlacementRule::Gang(Arc::new(AnyNode(Mutex::new(Random::from_product(7))))),
     ]
 }
 
@@ -132,7 +133,7 @@ impl ClusterPolicy for Counting {
 /// If no job makes room for another, an arrival asks nothing about running jobs.
 #[test]
 fn an_arrival_costs_nothing_for_what_runs() {
-    for policy in ["fifo", "fifo-backfill", "crux", "exclusive"] {
+    for policy in ["fifo", "fifo-backfill", "crux"] {
         let asked = Arc::new(AtomicUsize::new(0));
         let counting = Counting(policies::named(policy).expect("a policy"), Arc::clone(&asked));
         let mut pair = Pair::new(Box::new(counting), PlacementRule::BestFit);
@@ -156,11 +157,10 @@ fn an_arrival_costs_nothing_for_what_runs() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The ledger asserts after each decision. `exclusive` is left out: it gives more than was
-    /// asked.
+    /// The ledger asserts after each decision.
     #[test]
     fn no_gpu_is_given_twice_and_gangs_are_whole(raws in raws()) {
-        for policy in policies::NAMES.into_iter().filter(|name| *name != "exclusive") {
+        for policy in policies::NAMES {
             for rule in rules() {
                 play(policy, rule, &raws);
             }
@@ -169,7 +169,7 @@ proptest! {
 
     #[test]
     fn the_same_events_give_the_same_decisions(raws in raws()) {
-        for policy in policies::NAMES.into_iter().filter(|name| *name != "exclusive") {
+        for policy in policies::NAMES {
             let rule = PlacementRule::Random(3);
             prop_assert_eq!(play(policy, rule.clone(), &raws).all, play(policy, rule, &raws).all);
         }
@@ -208,7 +208,7 @@ proptest! {
     /// Under a policy that lets jobs pass, no job waits that fits on free resources.
     #[test]
     fn nothing_waits_that_fits(raws in raws()) {
-        for policy in ["fifo-backfill", "shortest-remaining", "tiresias", "gittins", "elas", "astraea", "gandiva", "crux", "weft"] {
+        for policy in ["fifo-backfill", "shortest-remaining", "tiresias", "gittins", "astraea", "crux", "weft"] {
             let pair = play(policy, PlacementRule::BestFit, &raws);
             let waits = |job: &&ClusterJob| !pair.ledger.running.contains_key(&job.id) && job.each.valid() && job.workers == 1;
             for job in pair.ledger.jobs.values().filter(waits) {
@@ -222,7 +222,7 @@ proptest! {
     /// their GPUs allow.
     #[test]
     fn every_job_ends(sizes in prop::collection::vec((1u32..=8, 1u32..=10), 1..25)) {
-        for policy in policies::NAMES.into_iter().filter(|name| *name != "exclusive") {
+        for policy in policies::NAMES {
             every_job_ends_under(policies::named(policy).expect("a policy"), &sizes);
         }
     }
@@ -255,24 +255,6 @@ fn a_job_that_no_cluster_could_run_bars_nobody_and_one_that_cannot_be_is_refused
     // The missing node comes; job 2 still has a GPU of the first.
     let more = pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(9), 8_000, 8_192, 2)));
     assert_eq!(started(&more), [1]);
-}
-
-#[test]
-fn exclusive_gives_a_whole_gpu_to_a_part_of_one() {
-    let mut core = Cluster::new(
-        policies::named("exclusive").unwrap(),
-        Placer::new(PlacementRule::BestFit),
-    );
-    let mut out = Vec::new();
-    core.handle(
-        0,
-        ClusterEvent::NodeUp(ClusterNode::new(NodeId(0), 8_000, 8_192, 1)),
-        &mut out,
-    );
-    core.handle(0, ClusterEvent::Submitted(job(1, 1, 300)), &mut out);
-    core.handle(0, ClusterEvent::Submitted(job(2, 1, 300)), &mut out);
-    assert_eq!(started(&out), [1]);
-    assert_eq!(core.waiting(), 1);
 }
 
 #[test]

@@ -51,6 +51,8 @@ pub mod lane;
 #[cfg(not(loom))]
 pub mod latency_budget;
 #[cfg(not(loom))]
+pub mod linker_cache;
+#[cfg(not(loom))]
 pub mod machine_clock;
 pub mod page_ops;
 #[cfg(not(loom))]

@@ -4,7 +4,7 @@
 //!
 //! A [`Program`] is a trace with its order worked out: each operation knows which operations begin
 //! when it returns. The host and device times of a request depend only on the seed, the job's
-//! number, the request and the operation ([`crate::random::at`]).
+//! number, the request and the operation ([`weft_random::at`]).
 //!
 //! The resources of a kernel's blocks follow from its identity, which has grid, block and shared
 //! memory, and from its registers. A recording of weft has only dynamic shared memory, and no
@@ -22,7 +22,7 @@ use weft_protocol::lane::{DEVICE_COPY, HOST_COPY};
 use weft_trace_format::{AwaitedWork, Call, Direction, GraphNode, Source, Step, Trace};
 
 use crate::rule::KernelNeeds;
-use crate::{Ns, PlayError, random};
+use crate::{Ns, PlayError};
 
 /// The index of no operation.
 pub const NONE: u32 = u32::MAX;
@@ -496,12 +496,12 @@ impl ArrivalPattern {
 
     /// Time from the previous request's arrival to this one's, if it does not wait for an answer.
     pub fn distance(&self, seed: u64, job: u64, request: u64) -> Ns {
-        let word = random::at(seed, [job, request, ARRIVAL]);
+        let word = weft_random::at(seed, [job, request, ARRIVAL]);
         match self {
             ArrivalPattern::Closed { .. } => 0,
-            ArrivalPattern::Poisson { mean } => random::exponential(word, *mean as f64) as Ns,
+            ArrivalPattern::Poisson { mean } => weft_random::exponential(word, *mean as f64) as Ns,
             ArrivalPattern::Bursts { size, mean } if request.is_multiple_of((*size).max(1)) => {
-                random::exponential(word, *mean as f64) as Ns
+                weft_random::exponential(word, *mean as f64) as Ns
             }
             ArrivalPattern::Bursts { .. } => 0,
             ArrivalPattern::Listed(distances) => {
@@ -512,7 +512,7 @@ impl ArrivalPattern {
     }
 }
 
-/// The places of chance ([`random::at`]) that are not a device time: beyond all numbers of
+/// The places of chance ([`weft_random::at`]) that are not a device time: beyond all numbers of
 /// operations.
 const ARRIVAL: u64 = 0x0100_0000_0000;
 const THINK: u64 = ARRIVAL + 1;
@@ -608,14 +608,14 @@ impl PlayedJob {
             ArrivalPattern::Closed { think } => think.unwrap_or_else(|| self.program.step_of(request).think),
             _ => 0,
         };
-        scale(think, random::at(seed, [job, request, THINK]), self.jitter.host)
+        scale(think, weft_random::at(seed, [job, request, THINK]), self.jitter.host)
     }
 
     /// Device time of an operation in a request.
     pub fn device_time(&self, seed: u64, job: u64, request: u64, op: u32, duration: Ns) -> Ns {
         scale(
             duration,
-            random::at(seed, [job, request, u64::from(op)]),
+            weft_random::at(seed, [job, request, u64::from(op)]),
             self.jitter.device,
         )
     }
@@ -624,7 +624,7 @@ impl PlayedJob {
     pub fn host_time(&self, seed: u64, job: u64, request: u64, op: u32, host: Ns) -> Ns {
         scale(
             host,
-            random::at(seed, [job, request, HOST | u64::from(op)]),
+            weft_random::at(seed, [job, request, HOST | u64::from(op)]),
             self.jitter.host,
         )
     }
@@ -634,7 +634,7 @@ fn scale(time: Ns, word: u64, deviation: f64) -> Ns {
     if deviation == 0.0 || time == 0 {
         return time;
     }
-    (time as f64 * random::factor(word, deviation)) as Ns
+    (time as f64 * weft_random::factor(word, deviation)) as Ns
 }
 
 /// The name of an operation at the gate and in the broker's records. Only work has a name.

@@ -70,7 +70,6 @@ mod cost;
 mod error;
 pub mod job;
 mod play;
-pub mod random;
 pub mod rule;
 mod world;
 

@@ -4,6 +4,8 @@
 //! A warning is one line: the fault, its place, and the value used instead.
 #![forbid(unsafe_code)]
 
+use std::sync::LazyLock;
+
 use weft_protocol::amount::MemoryNeed;
 use weft_protocol::control::LONGEST_JOB_NAME;
 use weft_protocol::latency_budget::{self, LatencyBudget};
@@ -47,13 +49,50 @@ impl EvidenceSource {
     }
 }
 
+/// Purpose of weft in a process (`WEFT_MODE`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Share the device.
     Serve,
     /// Take stage-1 samples.
     Profile,
+    /// Record calls into the file that `WEFT_TRACE` names.
+    Trace,
+    /// None: only lookups are hooked, and other calls pass through.
     Off,
+}
+
+impl Purpose {
+    /// Reads the variables through `variable`, which removes blanks and empty values.
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Purpose, String> {
+        match variable("WEFT_MODE").as_deref() {
+            None | Some("serve") => Ok(Purpose::Serve),
+            Some("profile") => Ok(Purpose::Profile),
+            Some("trace") if variable("WEFT_TRACE").is_some() => Ok(Purpose::Trace),
+            Some("off") => Ok(Purpose::Off),
+            Some(other) => Err(format!(
+                "WEFT_MODE={other} is not one of serve, profile, trace, off; using serve"
+            )),
+        }
+    }
+
+    /// The process's own. Read once, because it decides which hooks are bound.
+    pub fn of_process() -> Purpose {
+        static OWN: LazyLock<Purpose> =
+            LazyLock::new(|| Purpose::read(|name| set(env_variable(name))).unwrap_or(Purpose::Serve));
+        *OWN
+    }
+}
+
+fn env_variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+/// A value without blanks around it; none if it is empty.
+fn set(value: Option<String>) -> Option<String> {
+    value
+        .map(|value| value.trim().to_string())
+        .filter(|value| !value.is_empty())
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,23 +138,11 @@ impl Settings {
     /// Reads the variables through `variable`.
     pub fn read(variable: impl Fn(&str) -> Option<String>, cores: usize) -> (Settings, Vec<String>) {
         let mut complaints = Vec::new();
-        let variable = |name: &str| {
-            variable(name)
-                .map(|value| value.trim().to_string())
-                .filter(|value| !value.is_empty())
-        };
-
-        let purpose = match variable("WEFT_MODE").as_deref() {
-            None | Some("serve") => Purpose::Serve,
-            Some("profile") => Purpose::Profile,
-            Some("off") => Purpose::Off,
-            Some(other) => {
-                complaints.push(format!(
-                    "WEFT_MODE={other} is not one of serve, profile, trace, off; using serve"
-                ));
-                Purpose::Serve
-            }
-        };
+        let variable = |name: &str| set(variable(name));
+        let purpose = Purpose::read(variable).unwrap_or_else(|complaint| {
+            complaints.push(complaint);
+            Purpose::Serve
+        });
         let asked = variable("WEFT_PRIORITY");
         let priority = match asked.as_deref().map(|text| (text, priority::parse(text))) {
             None => DEFAULT_PRIORITY,
@@ -257,10 +284,7 @@ impl Settings {
 
     pub fn of_process() -> (Settings, Vec<String>) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Settings::read(
-            |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()),
-            cores,
-        )
+        Settings::read(env_variable, cores)
     }
 }
 

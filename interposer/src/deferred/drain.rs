@@ -22,6 +22,7 @@ use crate::driver::calls;
 use crate::driver::capture;
 use crate::internal_error::guarded;
 use crate::lock::lock;
+use crate::process::{self, LibraryLife};
 use crate::{thread, throttle};
 
 /// Stack of the drain thread, bytes: for a launch and the gate.
@@ -63,25 +64,24 @@ static WAITERS: AtomicU32 = AtomicU32::new(0);
 /// For each waiting thread the time from which it opens the gate.
 static HURRIES: Mutex<Vec<Ns>> = Mutex::new(Vec::new());
 
-/// The process that has the drain thread; 0: none.
-static STARTED: AtomicU32 = AtomicU32::new(0);
-
 /// The issuing thread ([`thread::mark`]); 0: none.
 static ISSUER: AtomicU32 = AtomicU32::new(0);
 
-/// The process ends: the gate is open.
-static LEAVING: AtomicBool = AtomicBool::new(false);
-
-/// Deferral has ended: no thread could be started, or an internal error.
+/// Deferral has ended before the process: no thread could be started, or an internal error.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
 fn fifo() -> MutexGuard<'static, BoundedFifo<DeferredOp>> {
     lock(&FIFO)
 }
 
+/// Whether calls may be deferred: the drain thread was started, and the process does not end.
+fn is_served() -> bool {
+    !broken() && process::life() == LibraryLife::Serving
+}
+
 /// Appends a call. False if it must be made directly.
 pub fn push(op: DeferredOp) -> bool {
-    if BROKEN.load(Ordering::Relaxed) || STARTED.load(Ordering::Acquire) == 0 {
+    if !is_served() {
         return false;
     }
     let weight = Weight {
@@ -101,7 +101,7 @@ pub fn push(op: DeferredOp) -> bool {
         }
     }
     // A thread that stops the queue empties it next, under this lock.
-    if BROKEN.load(Ordering::Relaxed) {
+    if !is_served() {
         return false;
     }
     inside.push(weight, op);
@@ -117,7 +117,7 @@ pub fn push(op: DeferredOp) -> bool {
 
 /// Starts the drain thread together with the session: later a seccomp sandbox may forbid it.
 pub fn start() {
-    if broken() || STARTED.swap(std::process::id(), Ordering::AcqRel) != 0 {
+    if broken() {
         return;
     }
     let builder = Builder::new().name("weft-queue".into()).stack_size(STACK_BYTES);
@@ -253,15 +253,11 @@ pub fn empty_at_once() {
 
 /// Requests that all launches be issued at once, for a caller in any state, such as a signal
 /// handler: it takes no lock. The drain thread or the current issuer issues. The issuer itself
-/// cannot wait here. Neither can a child that shares the parent's memory: the launches are the
-/// parent's.
+/// cannot wait here. The process is [`LibraryLife::Leaving`].
 pub fn leave_at_once() {
-    let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
-    if STARTED.load(Ordering::Acquire) != own || ISSUER.load(Ordering::Acquire) == thread::mark() {
+    if ISSUER.load(Ordering::Acquire) == thread::mark() {
         return;
     }
-    stop();
-    LEAVING.store(true, Ordering::SeqCst);
     throttle::hurry_by(0);
     CALLED.fetch_add(1, Ordering::AcqRel);
     let _ = futex::wake(&CALLED, Flags::PRIVATE, 1);
@@ -342,7 +338,8 @@ fn hurries() -> MutexGuard<'static, Vec<Ns>> {
 /// thread waits, the gate shuts again.
 fn hurry(hurries: &[Ns]) {
     let first = hurries.iter().copied().min().unwrap_or(Ns::MAX);
-    throttle::hurry_by(if LEAVING.load(Ordering::SeqCst) { 0 } else { first });
+    let leaves = process::life() == LibraryLife::Leaving;
+    throttle::hurry_by(if leaves { 0 } else { first });
 }
 
 /// Drops failures of an ended context; 0: of all contexts.

@@ -306,7 +306,6 @@ pub fn start() {
 
 /// Issues the rest as the process ends. Later launches of exit handlers bypass the queue.
 pub fn at_exit() {
-    drain::stop();
     if busy() {
         guarded(drain::empty_at_once);
     }

@@ -17,6 +17,7 @@ use crate::internal_error::guarded;
 use crate::lifecycle;
 use crate::movable;
 use crate::paging;
+use crate::process;
 use crate::throttle::{self, DeviceNumber, DeviceRequest};
 
 /// Devices already reported, one bit per ordinal: 64 devices.
@@ -71,7 +72,7 @@ fn describe(device: CuDevice) -> Device {
 fn begin() {
     let mut count = 0;
     // SAFETY: the out-parameter is valid. An uninitialised driver answers with an error.
-    if !lifecycle::has_begun() && unsafe { calls::cuDeviceGetCount(&mut count) }.ok() {
+    if process::life().is_before() && unsafe { calls::cuDeviceGetCount(&mut count) }.ok() {
         lifecycle::initialised();
     }
 }

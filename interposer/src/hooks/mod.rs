@@ -34,9 +34,8 @@ pub mod stream_ordered;
 mod stream_priority;
 mod sync;
 
-use std::sync::LazyLock;
-
 pub use self::choice::is_for_managed;
+use crate::client::settings::Purpose;
 use crate::trace;
 
 /// The hook for a symbol.
@@ -45,11 +44,9 @@ pub fn hook(at: usize) -> Option<*const ()> {
     recorded.or_else(|| choice::unrecorded(at))
 }
 
-/// Whether weft is off in this process (`WEFT_MODE=off`). Then only lookups are hooked, and other
-/// calls pass through. Read once per symbol, when it binds.
+/// Whether weft is off in this process. Then only lookups are hooked, and other calls pass through.
 pub fn off() -> bool {
-    static OFF: LazyLock<bool> = LazyLock::new(|| std::env::var_os("WEFT_MODE").is_some_and(|mode| mode == "off"));
-    *OFF
+    Purpose::of_process() == Purpose::Off
 }
 
 /// Entry point of a symbol without a driver, if it does more than report the missing driver.

@@ -34,7 +34,7 @@ use crate::client::link::{self, BrokerLink, MemoryMove};
 use crate::driver::abi::CuResult;
 use crate::driver::{calls, capture, queries, symbols};
 use crate::throttle::DeviceNumber;
-use crate::{deferred, internal_error, report, thread, throttle};
+use crate::{deferred, internal_error, process, report, thread, throttle};
 
 /// Longest time for which calls wait while the job becomes still, ns.
 const STILL_TIMEOUT_NS: Ns = 10_000_000_000;
@@ -136,9 +136,8 @@ fn called() {
     }
 }
 
-/// Whether a move is under way, and whether the process ends.
+/// Whether a move is under way.
 static MOVES: AtomicBool = AtomicBool::new(false);
-static ENDS: AtomicBool = AtomicBool::new(false);
 
 /// Whether the driver has taken the process off the device: its calls would wait for ever.
 static GONE: AtomicBool = AtomicBool::new(false);
@@ -165,7 +164,6 @@ pub fn ending() {
     if !STARTED.load(Ordering::Acquire) {
         return;
     }
-    ENDS.store(true, Ordering::SeqCst);
     let begun = clock::now();
     while MOVES.load(Ordering::SeqCst) && clock::now().saturating_sub(begun) < END_TIMEOUT_NS {
         thread::rest(STEP);
@@ -261,7 +259,7 @@ impl MemoryMover {
             let moving = Moving::begin();
             match self.away {
                 None if fresh && evicts(order) => {
-                    let may = passes && !ENDS.load(Ordering::SeqCst);
+                    let may = passes && !process::life().is_end();
                     let obstacle = match EvictionCause::of(order) {
                         EvictionCause::Idle if may && idle => self.leave_idle(),
                         // It has made a call meanwhile.
@@ -295,7 +293,7 @@ impl MemoryMover {
                 }
                 Some(away) if wakes => nap = self.wake(away),
                 Some(_) if !self.link.is_attached() => self.wakes_late(Obstacle::NoBroker),
-                None if idle && !checkpoint::counts() && passes && !ENDS.load(Ordering::SeqCst) => {
+                None if idle && !checkpoint::counts() && passes && !process::life().is_end() => {
                     let obstacle = self.leave_idle();
                     slot.set_obstacle(obstacle);
                     self.publish();
@@ -304,7 +302,7 @@ impl MemoryMover {
             }
             blocks::free_spent();
             // The driver ends with the process.
-            if !ENDS.load(Ordering::SeqCst) {
+            if !process::life().is_end() {
                 kept::tidy(kept::REST_NS);
             }
             drop(moving);

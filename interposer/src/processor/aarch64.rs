@@ -15,9 +15,6 @@ pub const DRIVER_FOLDERS: [&str; 3] = [
     "/usr/lib/aarch64-linux-gnu/nvidia/current",
 ];
 
-/// Flags of this processor's libraries in the dynamic linker's cache: ELF of libc 6, AArch64.
-pub const LIBRARY_FLAGS: u32 = 0x0a03;
-
 /// The processor's counter.
 #[inline(always)]
 pub fn counter() -> u64 {

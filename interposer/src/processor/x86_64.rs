@@ -14,9 +14,6 @@ pub const DRIVER_FOLDERS: [&str; 3] = [
     "/usr/lib/x86_64-linux-gnu/nvidia/current",
 ];
 
-/// Flags of this processor's libraries in the dynamic linker's cache: ELF of libc 6, 64-bit x86.
-pub const LIBRARY_FLAGS: u32 = 0x0303;
-
 /// The processor's counter.
 #[inline(always)]
 pub fn counter() -> u64 {

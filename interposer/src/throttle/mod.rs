@@ -43,7 +43,7 @@ mod ticket_lock;
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use weft_kernel_id::KernelId;
 use weft_protocol::Ns;
@@ -78,19 +78,10 @@ pub fn begin(driver: EventCalls, settings: Settings, watch: impl FnOnce()) -> Re
     watch();
     let session: &'static Session = Box::leak(Box::new(session));
     devices::begin(session);
-    OWNER.store(std::process::id(), Ordering::Release);
     SESSION.store(ptr::from_ref(session).cast_mut(), Ordering::Release);
     link::set_only(Some(&session.link));
     helper::start(session, transport::path::socket());
     Ok(())
-}
-
-/// Process id of the process that owns the sessions; 0: no sessions.
-static OWNER: AtomicU32 = AtomicU32::new(0);
-
-/// Whether the process has a session.
-pub fn is_there() -> bool {
-    devices::first().is_some()
 }
 
 /// Reports launch counts and a clean end. Waits, bounded, for the lines to be printed.
@@ -106,13 +97,8 @@ pub fn farewell() {
     }
 }
 
-/// Reports the process's exit code to the broker. Takes no lock. A child that shares memory
-/// (`vfork`) reports nothing.
+/// Reports the process's exit code to the broker. Takes no lock.
 pub fn tell_exit(code: c_int) {
-    let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
-    if OWNER.load(Ordering::Acquire) != own {
-        return;
-    }
     for session in devices::all() {
         // Cut to eight bits, as wait(2) does.
         let told = 1 + (code as u32 & 0xff);
@@ -130,15 +116,10 @@ pub fn end_if_turned_away() {
 
 /// Drops the sessions, in a forked child.
 pub fn forget() {
-    OWNER.store(0, Ordering::Release);
     link::set_only(None);
     SESSION.store(ptr::null_mut(), Ordering::Release);
     devices::forget();
-    forget_thread();
-}
-
-/// Resets thread number and clock, in a forked child: it has one thread and no clock keeper.
-pub fn forget_thread() {
+    // The child has one thread and no clock keeper.
     thread::forget();
     clock::forget();
     completion::forget_endings();

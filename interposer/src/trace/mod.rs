@@ -23,10 +23,8 @@ pub(super) mod recorder;
 pub(super) mod writer;
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use weft_kernel_id::KernelId;
@@ -35,26 +33,18 @@ use weft_trace_format::raw::{MOST_NODES, Record};
 pub use self::recorder::RecordedCall;
 use self::recorder::Recorder;
 use crate::client::clock;
+use crate::client::settings::Purpose;
 use crate::driver::abi::CuResult;
 use crate::driver::device::Device;
 use crate::driver::events::EventCalls;
 use crate::internal_error::guarded;
-use crate::process;
 
 /// The recorder of this process, once made. Never freed.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
 
-/// File for the records, if this process is recorded. Read once, because it decides which hooks are
-/// bound.
-static FILE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
-    let tracing = std::env::var_os("WEFT_MODE").is_some_and(|mode| mode == "trace");
-    let file = std::env::var_os("WEFT_TRACE").filter(|file| !file.is_empty());
-    tracing.then_some(file).flatten().map(PathBuf::from)
-});
-
 /// Whether this process is in trace mode.
 pub fn on() -> bool {
-    FILE.is_some()
+    Purpose::of_process() == Purpose::Trace
 }
 
 thread_local! {
@@ -71,16 +61,14 @@ fn recorder() -> Option<&'static Recorder> {
 /// Starts the recorder after the driver's initialisation. False if nothing will be recorded.
 #[cold]
 pub fn begin(driver: EventCalls) -> bool {
-    let Some(file) = FILE.as_ref() else { return false };
     if !driver.has_times() {
         log::warn!("nothing is recorded: this driver has no events with times");
         return false;
     }
-    let mut own = file.clone().into_os_string();
+    let mut own = std::env::var_os("WEFT_TRACE").unwrap_or_default();
     own.push(format!(".{}.raw", std::process::id()));
     match writer::Writer::create(PathBuf::from(own)) {
         Ok(writer) => {
-            process::watch_end(at_end, at_quick_end);
             let recorder = Box::leak(Box::new(Recorder::new(driver, writer)));
             RECORDER.store(recorder, Ordering::Release);
             true
@@ -93,11 +81,7 @@ pub fn begin(driver: EventCalls) -> bool {
 }
 
 /// Finishes the recording at process exit. No driver call: the driver may be gone.
-extern "C" fn at_end(_: c_int, _: *mut c_void) {
-    at_quick_end();
-}
-
-extern "C" fn at_quick_end() {
+pub fn farewell() {
     if let Some(recorder) = recorder() {
         recorder.farewell();
     }

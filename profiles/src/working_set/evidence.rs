@@ -19,9 +19,6 @@ pub trait Evidence {
     /// Granule, bytes: ranges are rounded outwards to its multiples; 1 is exact.
     fn granule(&self) -> u64;
 
-    /// Whether [`Touched::access`] is known; otherwise it is always [`Access::ReadWrite`].
-    fn tells_access(&self) -> bool;
-
     /// Appends the ranges that a launch touched. `None` if the source knows nothing about the
     /// launch, unlike a launch that touched nothing.
     fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> Option<Certainty>;
@@ -59,10 +56,6 @@ impl SimulatedLedger {
 impl Evidence for SimulatedLedger {
     fn granule(&self) -> u64 {
         1
-    }
-
-    fn tells_access(&self) -> bool {
-        true
     }
 
     fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> Option<Certainty> {
@@ -141,10 +134,6 @@ impl HostResidency {
 impl Evidence for HostResidency {
     fn granule(&self) -> u64 {
         self.page.max(HostResidency::GRANULE)
-    }
-
-    fn tells_access(&self) -> bool {
-        false
     }
 
     fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> Option<Certainty> {

@@ -26,9 +26,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use weft_cluster::Draws;
 use weft_cluster::placement::PlacementRule;
 use weft_cluster::policies::{ClusterPolicy, FifoOrder};
+use weft_random::Random;
 
 use crate::contenders::inss::densest_first;
 use crate::contenders::inss_network::ServicePlanning;
@@ -158,7 +158,7 @@ fn seed_of(said: &TrainerWord) -> Result<u64> {
 /// Services of a seed, four to ten for each GPU.
 fn serve_services(seed: u64, count: usize) -> Result<bool> {
     let services = serving::services(seed, count);
-    let gpus = count.div_ceil(4 + Draws::new(seed ^ GPUS_OF_SEED).below(7));
+    let gpus = count.div_ceil(4 + Random::from_product(seed ^ GPUS_OF_SEED).index(7));
     let mut planning = ServicePlanning::new(&services, gpus.max(1));
     // Services for which no GPU is fast enough are not offered.
     let fits: f64 = densest_first(&services)

@@ -18,7 +18,8 @@ use serde::Serialize;
 
 use weft_cluster::placement::{PlacementRule, Placer, TypicalAsk, typical_asks};
 use weft_cluster::policies::FifoOrder;
-use weft_cluster::{Cluster, ClusterDecision, ClusterEvent, ClusterJob, Draws, JobId, TenantId};
+use weft_cluster::{Cluster, ClusterDecision, ClusterEvent, ClusterJob, JobId, TenantId};
+use weft_random::Random;
 
 use crate::openb::{OpenbTrace, TracePod};
 
@@ -66,17 +67,17 @@ fn rule(name: &str, seed: u64, typical: &[TypicalAsk]) -> PlacementRule {
 }
 
 /// The pods of a seed in their order.
-fn arrivals(trace: &OpenbTrace, draws: &mut Draws) -> Vec<TracePod> {
+fn arrivals(trace: &OpenbTrace, draws: &mut Random) -> Vec<TracePod> {
     let mut pods = trace.pods.clone();
     draws.shuffle(&mut pods);
     let wanted = LOAD * trace.gpu_milli() as f64;
     let mut asked: u64 = pods.iter().map(|pod| pod.ask.total_milli()).sum();
     while asked as f64 > wanted && !pods.is_empty() {
-        let gone = pods.remove(draws.below(pods.len()));
+        let gone = pods.remove(draws.index(pods.len()));
         asked -= gone.ask.total_milli();
     }
     loop {
-        let pod = trace.pods[draws.below(trace.pods.len())];
+        let pod = trace.pods[draws.index(trace.pods.len())];
         if (asked + u64::from(pod.ask.gpu_milli)) as f64 > wanted {
             return pods;
         }
@@ -87,7 +88,7 @@ fn arrivals(trace: &OpenbTrace, draws: &mut Draws) -> Vec<TracePod> {
 
 /// Part of the GPUs that are allocated while arrivals round to 130 % of them, per cent.
 fn allocated(trace: &OpenbTrace, name: &str, seed: u64, typical: &[TypicalAsk]) -> f64 {
-    let mut draws = Draws::new(seed);
+    let mut draws = Random::from_product(seed);
     let pods = arrivals(trace, &mut draws);
     let mut nodes = trace.nodes.clone();
     draws.shuffle(&mut nodes);
@@ -223,7 +224,7 @@ mod tests {
 
     #[test]
     fn pods_are_drawn_until_they_ask_for_the_load() {
-        let count = |pods| arrivals(&trace(pods), &mut Draws::new(1)).len();
+        let count = |pods| arrivals(&trace(pods), &mut Random::from_product(1)).len();
         assert_eq!(count(vec![pod(1, 500); 80]), 260);
         // As published, the last pod counts with one GPU: 32 ask for 128, and 129 is within 130.
         assert_eq!(count(vec![pod(4, 1_000); 10]), 33);

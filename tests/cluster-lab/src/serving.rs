@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use serde::Serialize;
 
-use weft_cluster::Draws;
+use weft_random::Random;
 
 use crate::contenders::inss::{
     ServiceAsk, ServicePlace, densest_first, keeps_slo, least_share, plan_in_order, plan_services,
@@ -34,14 +34,14 @@ pub struct ServingFigure {
 
 /// Services of a seed.
 pub fn services(seed: u64, count: usize) -> Vec<ServiceAsk> {
-    let mut draws = Draws::new(seed);
+    let mut draws = Random::from_product(seed);
     let mut one = || {
-        let each_us = 300 + 100 * draws.below(25) as u64;
-        let fixed_us = 1_000 + 500 * draws.below(10) as u64;
+        let each_us = 300 + 100 * draws.below(25);
+        let fixed_us = 1_000 + 500 * draws.below(10);
         ServiceAsk {
-            rate_milli: 1_000 * (20 + draws.below(200) as u64),
+            rate_milli: 1_000 * (20 + draws.below(200)),
             // Five to fifteen times the time of one request.
-            slo_us: (fixed_us + each_us) * (5 + draws.below(11) as u64),
+            slo_us: (fixed_us + each_us) * (5 + draws.below(11)),
             fixed_us,
             each_us,
             saturation_milli: 200 + 100 * draws.below(7) as u32,

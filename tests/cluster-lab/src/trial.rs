@@ -27,12 +27,14 @@ use std::ops::RangeInclusive;
 use anyhow::{Context, Result};
 
 use weft_cluster::placement::PlacementRule;
-use weft_cluster::policies::{FifoOrder, Sched2Order};
+use weft_cluster::policies::FifoOrder;
 use weft_cluster::{
-    ClusterJob, ClusterLinks, ClusterNode, Draws, JobId, JobMeasure, NodeId, Ns, TenantId, WHOLE_GPU_MILLI, WorkerAsk,
+    ClusterJob, ClusterLinks, ClusterNode, JobId, JobMeasure, NodeId, Ns, TenantId, WHOLE_GPU_MILLI, WorkerAsk,
 };
+use weft_random::Random;
 
 use crate::contenders;
+use crate::contenders::sched2::Sched2Order;
 use crate::openb::{OpenbTrace, TracePod};
 use crate::world::{self, NodeCosts, PolicyFigure, TrialJob, WorldRules};
 
@@ -173,9 +175,9 @@ pub const SHARED_LOADS: [(&str, f64); 3] = [("share70", 0.7), ("share110", 1.1),
 pub fn shared_at(name: &'static str, load: f64, seed: u64, count: usize, costs: NodeCosts) -> Trial {
     let services = GPUS / 4;
     let mut jobs = made([GPUS - services, GPUS], load, &[1, 1, 1, 2, 4, 8, 16], seed, count);
-    let mut draws = Draws::new(seed ^ 0x5eed);
+    let mut draws = Random::from_product(seed ^ 0x5eed);
     for trial in &mut jobs {
-        trial.program.duty_milli = [200, 350, 500, 650, 900][draws.below(5)];
+        trial.program.duty_milli = [200, 350, 500, 650, 900][draws.index(5)];
     }
     let last = jobs.iter().map(|trial| trial.came).max().unwrap_or(0);
     let service = |number: u32| {
@@ -193,7 +195,7 @@ pub fn shared_at(name: &'static str, load: f64, seed: u64, count: usize, costs: 
             ..trial.job
         };
         trial.program = JobMeasure {
-            duty_milli: [100, 200, 300, 400, 500][draws.below(5)],
+            duty_milli: [100, 200, 300, 400, 500][draws.index(5)],
             serves: true,
             ..JobMeasure::default()
         };
@@ -219,7 +221,7 @@ pub fn links(seed: u64, count: usize) -> Trial {
 /// [`links`] at another load, under this name.
 pub fn links_at(name: &'static str, load: f64, seed: u64, count: usize) -> Trial {
     let mut jobs = made([96, 96], load, &[1, 2, 4, 8, 8, 16, 32], seed, count);
-    let mut draws = Draws::new(seed ^ 0x114c);
+    let mut draws = Random::from_product(seed ^ 0x114c);
     for trial in &mut jobs {
         trial.program.traffic_milli = 100 * (1 + draws.below(10) as u32);
     }
@@ -246,7 +248,7 @@ pub fn spread(seed: u64, count: usize) -> Trial {
 /// [`spread`] at another load, under this name.
 pub fn spread_at(name: &'static str, load: f64, seed: u64, count: usize) -> Trial {
     let mut jobs = made([GPUS, GPUS], load, &[1, 1, 2, 2, 3, 4, 8], seed, count);
-    let mut draws = Draws::new(seed ^ 0x594d);
+    let mut draws = Random::from_product(seed ^ 0x594d);
     for trial in &mut jobs {
         trial.program.traffic_milli = 500 * draws.below(5) as u32;
     }
@@ -259,7 +261,7 @@ pub fn spread_at(name: &'static str, load: f64, seed: u64, count: usize) -> Tria
 
 /// Training worlds of learnt placements: `links`, with load, traffic and leaf size by the seed.
 pub fn links_varied(seed: u64, count: usize) -> Trial {
-    let mut draws = Draws::new(seed ^ 0x1ea7);
+    let mut draws = Random::from_product(seed ^ 0x1ea7);
     let load = 0.3 + 0.1 * draws.below(6) as f64;
     let mut trial = links_at("varied", load, seed, count);
     let traffic = 50 + 50 * draws.below(3) as u32;
@@ -267,7 +269,7 @@ pub fn links_varied(seed: u64, count: usize) -> Trial {
         job.program.traffic_milli = job.program.traffic_milli * traffic / 100;
     }
     trial.rules.links = Some(ClusterLinks {
-        nodes_of_leaf: [4, 6, 8][draws.below(3)],
+        nodes_of_leaf: [4, 6, 8][draws.index(3)],
         paths: 2 + draws.below(2) as u32,
         levels: 8,
     });
@@ -276,13 +278,13 @@ pub fn links_varied(seed: u64, count: usize) -> Trial {
 
 /// Training worlds of SCHED2's network: `spread`, with the load by the seed.
 pub fn spread_varied(seed: u64, count: usize) -> Trial {
-    let load = 0.5 + 0.1 * Draws::new(seed ^ 0x1ea7).below(6) as f64;
+    let load = 0.5 + 0.1 * Random::from_product(seed ^ 0x1ea7).below(6) as f64;
     spread_at("varied", load, seed, count)
 }
 
 /// Gangs of these sizes on `gpus` GPUs, with a load that fills `loaded` of them.
 fn made([loaded, gpus]: [u32; 2], load: f64, sizes: &[u32; 7], seed: u64, count: usize) -> Vec<TrialJob> {
-    let mut draws = Draws::new(seed);
+    let mut draws = Random::from_product(seed);
     let mut came: Vec<u64> = (0..count).map(|_| draws.word() >> 16).collect();
     came.sort_unstable();
     let each = WorkerAsk {
@@ -292,8 +294,8 @@ fn made([loaded, gpus]: [u32; 2], load: f64, sizes: &[u32; 7], seed: u64, count:
         gpu_milli: WHOLE_GPU_MILLI,
     };
     let mut row = |came: u64| {
-        let run = (SHORTEST_GANG_NS << draws.below(8)) / 1_000 * (1_000 + draws.below(1_000) as Ns);
-        let workers = sizes[draws.below(7)].min(gpus);
+        let run = (SHORTEST_GANG_NS << draws.index(8)) / 1_000 * (1_000 + draws.index(1_000) as Ns);
+        let workers = sizes[draws.index(7)].min(gpus);
         (came as f64, run, workers, each)
     };
     let rows: Vec<_> = came.into_iter().map(&mut row).collect();
@@ -366,7 +368,7 @@ const TRAINING: [usize; 3] = [8, 16, 4];
 /// Weights for SCHED2's stand-in, by cross-entropy on seeds of `spread` that no figure uses.
 pub fn train() -> Result<()> {
     let trials: Vec<Trial> = (101..=103).map(|seed| spread(seed, 200)).collect();
-    let mut draws = Draws::new(7);
+    let mut draws = Random::from_product(7);
     // A sum of twelve is normal enough.
     let mut normal = || {
         (0..12)

@@ -1,32 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Chance that is the same in every run: splitmix64, with a stream for each purpose. So leaving a
+//! Chance that is the same in every run, with a stream for each purpose. So leaving a
 //! part out of a scenario changes no other part's draws.
+
+use weft_random::Random;
 
 /// A stream of numbers.
 #[derive(Debug, Clone)]
-pub(crate) struct SeededChance(u64);
+pub(crate) struct SeededChance(Random);
 
 impl SeededChance {
     /// The stream of a seed and of a place in it.
     pub(crate) fn new(seed: u64, place: u64) -> SeededChance {
-        let mut chance = SeededChance(seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        chance.next();
-        chance
+        let mut random = Random::from_state(seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        random.word();
+        SeededChance(random)
     }
 
     /// 64 random bits.
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.word()
     }
 
     /// One of `least..=most`.
     pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
-        let span = most.saturating_sub(least).saturating_add(1);
-        least + ((u128::from(self.next()) * u128::from(span)) >> 64) as u64
+        least + self.0.below(most.saturating_sub(least).saturating_add(1))
     }
 
     /// A length, as likely between 1 and 10 of `least` as between 10 and 100 of it, and so on.

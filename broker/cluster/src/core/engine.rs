@@ -100,13 +100,30 @@ impl Cluster {
 mod tests {
     use super::*;
     use crate::placement::PlacementRule;
-    use crate::policies;
+    use crate::policies::{self, OrderKey};
     use crate::{ClusterEvent, ClusterJob, ClusterNode, NodeId, TenantId, WHOLE_GPU_MILLI, WorkerAsk};
 
     const S: Ns = 1_000_000_000;
 
+    /// The least service first.
+    #[derive(Debug)]
+    struct ByService;
+
+    impl ClusterPolicy for ByService {
+        fn name(&self) -> &'static str {
+            "by-service"
+        }
+
+        fn key(&mut self, _now: Ns, job: &RankedJob) -> OrderKey {
+            OrderKey(job.service(), 0)
+        }
+    }
+
     fn cluster(policy: &str) -> Cluster {
-        let policy = policies::named(policy).unwrap();
+        under(policies::named(policy).unwrap())
+    }
+
+    fn under(policy: Box<dyn ClusterPolicy>) -> Cluster {
         let mut core = Cluster::for_engine(policy, Placer::new(PlacementRule::BestFit));
         core.handle(
             0,
@@ -191,7 +208,7 @@ mod tests {
 
     #[test]
     fn measured_service_goes_before_the_clock() {
-        let mut core = cluster("elas");
+        let mut core = under(Box::new(ByService));
         come(&mut core, 0, 1, 50 * S);
         come(&mut core, 0, 2, 50 * S);
         let order = |core: &mut Cluster| core.advise(500 * S, &mut Vec::new());

@@ -22,7 +22,8 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::draws::Draws;
+use weft_random::Random;
+
 use crate::job::WorkerAsk;
 use crate::links::{ClusterLinks, Flow};
 use crate::node::{ClusterNode, NodeId, WorkerPlace};
@@ -129,7 +130,7 @@ struct KnownScore {
 #[derive(Debug, Clone)]
 pub struct Placer {
     rule: PlacementRule,
-    draws: Draws,
+    draws: Random,
     known: BTreeMap<WorkerAsk, Vec<KnownScore>>,
     around: GangSurroundings,
     /// Whether gangs must be on as few nodes as possible, whatever the rule.
@@ -146,7 +147,7 @@ impl Placer {
         };
         Placer {
             rule,
-            draws: Draws::new(seed),
+            draws: Random::from_product(seed),
             known: BTreeMap::new(),
             around: GangSurroundings::default(),
             few: false,
@@ -262,7 +263,7 @@ impl Placer {
         }
         if let PlacementRule::Random(_) = self.rule {
             let fitting: Vec<usize> = (0..nodes.len()).filter(|at| nodes[*at].fits(ask)).collect();
-            return fitting.get(self.draws.below(fitting.len())).copied();
+            return fitting.get(self.draws.index(fitting.len())).copied();
         }
         let unknown = KnownScore {
             version: u64::MAX,
@@ -292,7 +293,7 @@ impl Placer {
             PlacementRule::Random(_) => {
                 let fitting = |at: &usize| node.gpus[*at] >= ask.gpu_milli;
                 let fitting: Vec<usize> = (0..node.gpus.len()).filter(fitting).collect();
-                fitting.get(self.draws.below(fitting.len())).copied()
+                fitting.get(self.draws.index(fitting.len())).copied()
             }
             PlacementRule::Fgd(typical) => fgd::score(node, ask, typical).1,
             _ => node.tightest(ask),

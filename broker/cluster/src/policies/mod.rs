@@ -8,12 +8,8 @@
 
 mod astraea;
 mod crux;
-mod elas;
-mod exclusive;
 mod fifo;
-mod gandiva;
 mod gittins;
-mod sched2;
 mod shortest_remaining;
 mod tiresias;
 mod weft;
@@ -27,15 +23,11 @@ use crate::node::ClusterNode;
 
 pub use astraea::AstraeaOrder;
 pub use crux::CruxOrder;
-pub use elas::ElasOrder;
-pub use exclusive::ExclusiveOrder;
 pub use fifo::FifoOrder;
-pub use gandiva::GandivaOrder;
 pub use gittins::GittinsOrder;
-pub use sched2::Sched2Order;
 pub use shortest_remaining::ShortestRemaining;
 pub use tiresias::TiresiasOrder;
-pub use weft::WeftOrder;
+pub use weft::{WeftOrder, most_gpus, patient};
 
 /// A second.
 pub(crate) const SECOND_NS: Ns = 1_000_000_000;
@@ -210,14 +202,10 @@ pub fn named(name: &str) -> Option<Box<dyn ClusterPolicy>> {
         "fifo" => Box::new(FifoOrder::strict()),
         "fifo-backfill" => Box::new(FifoOrder::passing()),
         "shortest-remaining" => Box::new(ShortestRemaining),
-        "exclusive" => Box::new(ExclusiveOrder),
         "tiresias" => Box::new(TiresiasOrder::default()),
         "gittins" => Box::new(GittinsOrder::default()),
-        "elas" => Box::new(ElasOrder),
         "astraea" => Box::new(AstraeaOrder::default()),
-        "gandiva" => Box::new(GandivaOrder::default()),
         "crux" => Box::new(CruxOrder),
-        "sched2" => Box::new(Sched2Order::default()),
         "weft" => Box::new(WeftOrder::default()),
         "weft-exclusive" => Box::new(WeftOrder::new(false)),
         _ => return None,
@@ -225,18 +213,14 @@ pub fn named(name: &str) -> Option<Box<dyn ClusterPolicy>> {
 }
 
 /// Names that [`named`] knows.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 9] = [
     "fifo",
     "fifo-backfill",
     "shortest-remaining",
-    "exclusive",
     "tiresias",
     "gittins",
-    "elas",
     "astraea",
-    "gandiva",
     "crux",
-    "sched2",
     "weft",
     "weft-exclusive",
 ];

@@ -19,10 +19,9 @@
 //!   gang on many nodes moves if there is room on fewer.
 //! * *Links.* Paths and priorities as in Crux.
 
-use super::sched2::{most_gpus, patient};
 use super::{ClusterPolicy, GittinsOrder, OrderKey, RankedJob, SECOND_NS, SharingRule, crux, gpu_time};
 use crate::Ns;
-use crate::job::JobId;
+use crate::job::{JobId, WHOLE_GPU_MILLI};
 use crate::links::{ClusterLinks, Flow, FlowRoute};
 use crate::node::ClusterNode;
 
@@ -127,4 +126,21 @@ impl ClusterPolicy for WeftOrder {
     fn ended(&mut self, job: &RankedJob) {
         self.gittins.ended(job);
     }
+}
+
+/// GPUs of the largest node, at least 1.
+pub fn most_gpus(nodes: &[ClusterNode]) -> u32 {
+    let gpus = nodes.iter().map(|node| node.gpus.len() as u32);
+    gpus.max().unwrap_or(1).max(1)
+}
+
+/// Bound on a gang's nodes. It is as few as possible until the gang has waited `minutes_each` for
+/// each thousandth by which several nodes slow it down; then any number.
+pub fn patient(now: Ns, job: &RankedJob, minutes_each: f64, gpus_of_node: u32) -> u32 {
+    let waited_min = now.saturating_sub(job.arrived) as f64 / 6e10;
+    if job.workers < 2 || waited_min >= minutes_each * f64::from(job.measure.traffic_milli) {
+        return u32::MAX;
+    }
+    let gpus = (job.gpu_milli / u64::from(WHOLE_GPU_MILLI)) as u32;
+    gpus.div_ceil(gpus_of_node).max(1)
 }

@@ -137,63 +137,31 @@ fn a_service_is_never_paused() {
 }
 
 #[test]
-fn gandiva_takes_turns_packs_and_unpacks() {
-    let mut pair = Pair::with("gandiva", &[1]);
-    pair.submit(1, 1, 1_000);
-    pair.submit(2, 1, 1_000);
-    pair.now = 59 * S;
-    assert_eq!(pair.event(ClusterEvent::Look), []);
-    pair.now = 60 * S;
-    let out = pair.event(ClusterEvent::Look);
-    assert_eq!(out[0], ClusterDecision::Pause(JobId(1)));
-    assert_eq!(started(&out), [2]);
-    // Busy for less than half of the time each: together.
-    let measure = |speed_milli| JobMeasure {
-        duty_milli: 400,
-        speed_milli,
-        ..JobMeasure::default()
-    };
-    for job in [1, 2] {
-        pair.event(ClusterEvent::Measured(JobId(job), measure(1_000)));
-    }
-    let out = pair.event(ClusterEvent::Look);
-    assert!(matches!(&out[..], [ClusterDecision::Resume(JobId(1), _)]), "{out:?}");
-    // It was slower than in turns, so it leaves, and is not packed again.
-    pair.event(ClusterEvent::Measured(JobId(1), measure(400)));
-    assert_eq!(pair.event(ClusterEvent::Look), [ClusterDecision::Pause(JobId(1))]);
-    assert_eq!(pair.event(ClusterEvent::Look), []);
-}
-
-#[test]
 fn a_gang_that_sends_much_waits_for_one_node_and_moves_to_it() {
     let sends = JobMeasure {
         traffic_milli: 1_000,
         ..JobMeasure::default()
     };
-    for policy in ["sched2", "weft"] {
-        let mut pair = Pair::with(policy, &[2, 2]);
-        pair.submit(1, 1, 1_000);
-        pair.submit(2, 1, 1_000);
-        assert_ne!(pair.core.places(JobId(1))[0].node, pair.core.places(JobId(2))[0].node);
-        // It comes with its measure: the same program ran before.
-        pair.submit(7, 3, 1_000);
-        pair.event(ClusterEvent::Measured(JobId(7), sends));
-        pair.submit(4, 2, 1_000);
-        let spread = pair.core.places(JobId(4)).len();
-        assert_eq!(spread, 2, "{policy}: nothing is known of its traffic yet");
-        pair.event(ClusterEvent::Measured(JobId(4), sends));
-        pair.event(ClusterEvent::Ended(JobId(7)));
-        let out = pair.event(ClusterEvent::Ended(JobId(1)));
-        assert_eq!(out, []);
-        let out = pair.event(ClusterEvent::Look);
-        if policy == "weft" {
-            assert!(
-                matches!(&out[..], [ClusterDecision::Pause(JobId(4)), ClusterDecision::Move(..)]),
-                "{out:?}"
-            );
-        }
-        pair.submit(5, 1, 1_000);
-    }
+    let mut pair = Pair::with("weft", &[2, 2]);
+    pair.submit(1, 1, 1_000);
+    pair.submit(2, 1, 1_000);
+    assert_ne!(pair.core.places(JobId(1))[0].node, pair.core.places(JobId(2))[0].node);
+    // It comes with its measure: the same program ran before.
+    pair.submit(7, 3, 1_000);
+    pair.event(ClusterEvent::Measured(JobId(7), sends));
+    pair.submit(4, 2, 1_000);
+    let spread = pair.core.places(JobId(4)).len();
+    assert_eq!(spread, 2, "nothing is known of its traffic yet");
+    pair.event(ClusterEvent::Measured(JobId(4), sends));
+    pair.event(ClusterEvent::Ended(JobId(7)));
+    let out = pair.event(ClusterEvent::Ended(JobId(1)));
+    assert_eq!(out, []);
+    let out = pair.event(ClusterEvent::Look);
+    assert!(
+        matches!(&out[..], [ClusterDecision::Pause(JobId(4)), ClusterDecision::Move(..)]),
+        "{out:?}"
+    );
+    pair.submit(5, 1, 1_000);
 }
 
 #[test]

@@ -40,10 +40,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use weft_engine::{Engine, Mode, Output, Settings};
+use weft_random::Random;
 use weft_scheduler::{Config, Snapshot};
 
 use crate::job::PlayedJob;
-use crate::random::Random;
 use crate::rule::{JobView, PlayedRule};
 use crate::{MS, Ns, US};
 

@@ -5,7 +5,6 @@
 //! absolute path: the name `libcuda.so.1` leads to weft. Never weft itself, under any name or copy.
 //! Never closed.
 
-mod cache;
 pub mod own_libraries;
 mod search;
 

@@ -9,7 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::cache;
+use weft_protocol::linker_cache;
+
 use crate::processor::DRIVER_FOLDERS;
 
 /// Variable with the driver's path, if the user sets it.
@@ -85,7 +86,7 @@ fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
                 }
             }
         }
-        cache::paths(cache, name).into_iter().for_each(&mut add);
+        linker_cache::paths(cache, name).into_iter().for_each(&mut add);
         let folders = DRIVER_FOLDERS.iter().chain(&FOLDERS);
         folders.for_each(|folder| add(Path::new(folder).join(name)));
     }

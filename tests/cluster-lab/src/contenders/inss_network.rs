@@ -352,15 +352,15 @@ impl InssNetwork {
 mod tests {
     use super::super::inss::keeps_slo;
     use super::*;
-    use weft_cluster::Draws;
+    use weft_random::Random;
 
     fn services(seed: u64, count: usize) -> Vec<ServiceAsk> {
-        let mut draws = Draws::new(seed);
+        let mut draws = Random::from_product(seed);
         let mut one = || ServiceAsk {
-            rate_milli: 1_000 * (20 + draws.below(200) as u64),
-            slo_us: 10_000 + 1_000 * draws.below(60) as u64,
-            fixed_us: 1_000 + 500 * draws.below(10) as u64,
-            each_us: 300 + 100 * draws.below(25) as u64,
+            rate_milli: 1_000 * (20 + draws.below(200)),
+            slo_us: 10_000 + 1_000 * draws.below(60),
+            fixed_us: 1_000 + 500 * draws.below(10),
+            each_us: 300 + 100 * draws.below(25),
             saturation_milli: 200 + 100 * draws.below(7) as u32,
             pressure_milli: 100 * draws.below(8) as u32,
         };
@@ -370,11 +370,11 @@ mod tests {
     /// Chooses any allowed row: plans keep objectives because of the rows, not because of the
     /// chooser.
     #[derive(Debug)]
-    struct RandomRow(std::sync::Mutex<Draws>);
+    struct RandomRow(std::sync::Mutex<Random>);
 
     impl RowChooser for RandomRow {
         fn choose(&self, rows: &ChoiceRows) -> Option<usize> {
-            Some(self.0.lock().unwrap().below(rows.len()))
+            Some(self.0.lock().unwrap().index(rows.len()))
         }
     }
 
@@ -382,7 +382,7 @@ mod tests {
     fn whatever_is_chosen_no_gpu_is_overfull_and_no_objective_breaks() {
         for seed in 1..=8 {
             let services = services(seed, 80);
-            let chooser = RandomRow(std::sync::Mutex::new(Draws::new(seed)));
+            let chooser = RandomRow(std::sync::Mutex::new(Random::from_product(seed)));
             let places = InssNetwork::new(Arc::new(chooser)).plan(&services, 8);
             assert!(places.iter().flatten().count() > 8, "{places:?}");
             let placed = || {

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use weft_cluster::placement::{PlacementRule, Placer};
 use weft_cluster::policies::{self, ClusterPolicy};
 use weft_cluster::*;
+use weft_random::Random;
 
 use super::inss_network::InssNetwork;
 use super::learnt::{ChoiceRows, RowChooser, RowNetwork};
@@ -20,7 +21,7 @@ use super::{NAMES, NETWORKS, named};
 #[path = "../../../../broker/cluster/src/tests/ledger.rs"]
 mod ledger;
 
-use ledger::{every_job_ends_under, play_under, raws};
+use ledger::{Pair, S, every_job_ends_under, job, play_under, raws};
 
 const SHIPPED: [(&str, &str, &str); 4] = [
     (
@@ -44,6 +45,9 @@ const SHIPPED: [(&str, &str, &str); 4] = [
         include_str!("../../networks/inss.vectors.txt"),
     ),
 ];
+
+/// Orders that only the lab has. `exclusive` is left out: it gives more than was asked.
+const ORDERS: [&str; 5] = ["elas", "gandiva", "sched2", NETWORKS[0], NETWORKS[1]];
 
 /// The trainer adds in another order.
 const TOLERANCE: f32 = 1e-4;
@@ -153,17 +157,17 @@ fn of_rows_that_may_be_chosen_the_highest_is_and_the_first_of_equals() {
 
 /// Chooses by a seed, and sometimes no row or a row that does not exist.
 #[derive(Debug)]
-struct AnyRow(std::sync::Mutex<Draws>);
+struct AnyRow(std::sync::Mutex<Random>);
 
 impl RowChooser for AnyRow {
     fn choose(&self, rows: &ChoiceRows) -> Option<usize> {
         let mut draws = self.0.lock().expect("no other thread");
-        (draws.below(8) > 0).then(|| draws.below(rows.len() + 1))
+        (draws.index(8) > 0).then(|| draws.index(rows.len() + 1))
     }
 }
 
 fn any_row(seed: u64) -> Arc<dyn RowChooser> {
-    Arc::new(AnyRow(std::sync::Mutex::new(Draws::new(seed))))
+    Arc::new(AnyRow(std::sync::Mutex::new(Random::from_product(seed))))
 }
 
 proptest! {
@@ -175,7 +179,7 @@ proptest! {
     fn no_choice_breaks_the_books(raws in raws(), seed in 0u64..1_000) {
         for policy in ["fifo", "tiresias", "gandiva", "weft"] {
             let placement = Arc::new(LearntPlacement::new(any_row(seed)));
-            play_under(policies::named(policy).expect("a policy"), PlacementRule::Gang(placement), &raws);
+            play_under(named(policy).expect("a policy"), PlacementRule::Gang(placement), &raws);
         }
         for told in [false, true] {
             play_under(Box::new(Sched2Network::new(any_row(seed), told)), PlacementRule::Packing, &raws);
@@ -189,7 +193,7 @@ proptest! {
             let placement = Arc::new(LearntPlacement::shipped().expect("what is shipped"));
             play_under(named(policy).expect("a policy"), PlacementRule::Gang(placement), &raws);
         }
-        for policy in NETWORKS {
+        for policy in ORDERS {
             for rule in [PlacementRule::Random(7), PlacementRule::BestFit, PlacementRule::Near] {
                 play_under(named(policy).expect("a policy"), rule, &raws);
             }
@@ -198,7 +202,7 @@ proptest! {
 
     #[test]
     fn the_same_events_give_the_same_decisions(raws in raws()) {
-        for policy in NETWORKS {
+        for policy in ORDERS {
             let play = || play_under(named(policy).expect("a policy"), PlacementRule::Random(3), &raws).all;
             prop_assert_eq!(play(), play());
         }
@@ -206,18 +210,76 @@ proptest! {
 
     #[test]
     fn every_job_ends(sizes in prop::collection::vec((1u32..=8, 1u32..=10), 1..25)) {
-        for policy in NETWORKS {
+        for policy in ORDERS {
             every_job_ends_under(named(policy).expect("a policy"), &sizes);
         }
     }
 }
 
 #[test]
-fn each_name_has_its_policy_and_the_core_has_no_network() {
+fn each_name_has_its_policy_and_the_core_has_no_contender() {
     for name in NAMES {
         assert_eq!(named(name).expect(name).name(), name);
-        assert_eq!(policies::named(name).is_none(), NETWORKS.contains(&name), "{name}");
+        assert_eq!(
+            policies::named(name).is_none(),
+            name == "exclusive" || ORDERS.contains(&name),
+            "{name}"
+        );
     }
     assert!(policies::NAMES.iter().all(|name| NAMES.contains(name)));
     assert!(named("nothing").is_none());
+}
+
+fn started(out: &[ClusterDecision]) -> Vec<u64> {
+    let id = |decision: &ClusterDecision| match decision {
+        ClusterDecision::Start(job, _) => Some(job.0),
+        _ => None,
+    };
+    out.iter().filter_map(id).collect()
+}
+
+#[test]
+fn exclusive_gives_a_whole_gpu_to_a_part_of_one() {
+    let mut core = Cluster::new(
+        named("exclusive").expect("a policy"),
+        Placer::new(PlacementRule::BestFit),
+    );
+    let mut out = Vec::new();
+    core.handle(
+        0,
+        ClusterEvent::NodeUp(ClusterNode::new(NodeId(0), 8_000, 8_192, 1)),
+        &mut out,
+    );
+    core.handle(0, ClusterEvent::Submitted(job(1, 1, 300)), &mut out);
+    core.handle(0, ClusterEvent::Submitted(job(2, 1, 300)), &mut out);
+    assert_eq!(started(&out), [1]);
+    assert_eq!(core.waiting(), 1);
+}
+
+#[test]
+fn gandiva_takes_turns_packs_and_unpacks() {
+    let mut pair = Pair::on(named("gandiva").expect("a policy"), &[1]);
+    pair.submit(1, 1, 1_000);
+    pair.submit(2, 1, 1_000);
+    pair.now = 59 * S;
+    assert_eq!(pair.event(ClusterEvent::Look), []);
+    pair.now = 60 * S;
+    let out = pair.event(ClusterEvent::Look);
+    assert_eq!(out[0], ClusterDecision::Pause(JobId(1)));
+    assert_eq!(started(&out), [2]);
+    // Busy for less than half of the time each: together.
+    let measure = |speed_milli| JobMeasure {
+        duty_milli: 400,
+        speed_milli,
+        ..JobMeasure::default()
+    };
+    for job in [1, 2] {
+        pair.event(ClusterEvent::Measured(JobId(job), measure(1_000)));
+    }
+    let out = pair.event(ClusterEvent::Look);
+    assert!(matches!(&out[..], [ClusterDecision::Resume(JobId(1), _)]), "{out:?}");
+    // It was slower than in turns, so it leaves, and is not packed again.
+    pair.event(ClusterEvent::Measured(JobId(1), measure(400)));
+    assert_eq!(pair.event(ClusterEvent::Look), [ClusterDecision::Pause(JobId(1))]);
+    assert_eq!(pair.event(ClusterEvent::Look), []);
 }

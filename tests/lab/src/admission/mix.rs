@@ -5,7 +5,7 @@
 //! evenly over the logarithm, memory and time independently.
 #![forbid(unsafe_code)]
 
-use weft_player::random::Random;
+use weft_random::Random;
 
 use crate::Ns;
 
@@ -398,7 +398,7 @@ pub fn openb(pods: &[Pod], seed: u64, count: usize) -> Option<JobMix> {
     let work: f64 = part.iter().map(|pod| pod.ran * pod.part).sum();
     let stretch = work / (BUSY * DEVICES as f64) / (end - begin).max(1.0);
     for pod in part {
-        let user = (weft_player::random::at(7, [pod.number, 0, 0]) % 5) as u32;
+        let user = (weft_random::at(7, [pod.number, 0, 0]) % 5) as u32;
         let peak = pod.part * DEVICE_BYTES as f64 * 0.98;
         maker.known(
             user,

@@ -15,7 +15,7 @@
 //! varies.
 #![forbid(unsafe_code)]
 
-use weft_player::random::{Random, at, exponential, factor};
+use weft_random::{Random, at, exponential, factor};
 use weft_trace_format::Trace;
 
 use super::Builder;

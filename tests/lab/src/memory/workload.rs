@@ -14,8 +14,8 @@
 #![forbid(unsafe_code)]
 
 use weft_engine::memory::{BLOCK_BYTES, Range};
-use weft_player::random::{at as draw, factor};
 use weft_profiles::working_set::Access;
+use weft_random::{at as draw, factor};
 
 use crate::Ns;
 

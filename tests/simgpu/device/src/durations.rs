@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 
 use weft_engine::Ns;
+use weft_random::Random;
 
 use crate::config::{Config, DefaultDuration, KernelRule};
 
@@ -24,7 +25,7 @@ pub struct Durations {
     rules: Vec<KernelRule>,
     default: DefaultDuration,
     jitter: f64,
-    state: u64,
+    random: Random,
     /// Rules whose names match a name: globs are tried once a name.
     matching: HashMap<u64, Vec<u32>>,
 }
@@ -36,7 +37,7 @@ impl Durations {
             rules: config.kernel.clone(),
             default: config.default.clone(),
             jitter: config.device.jitter,
-            state: config.device.seed,
+            random: Random::from_state(config.device.seed),
             matching: HashMap::new(),
         }
     }
@@ -65,7 +66,7 @@ impl Durations {
         let ns = match rule {
             Some((Some(ns), _)) => ns,
             Some((None, Some(points))) => {
-                let share = self.draw();
+                let share = self.random.unit();
                 quantile(&points, share)
             }
             _ => self.default_of(grid, block),
@@ -88,17 +89,8 @@ impl Durations {
         if self.jitter == 0.0 {
             return ns;
         }
-        let factor = 1.0 + self.jitter * (2.0 * self.draw() - 1.0);
+        let factor = 1.0 + self.jitter * (2.0 * self.random.unit() - 1.0);
         (ns as f64 * factor) as Ns
-    }
-
-    /// An even draw from [0, 1): splitmix64, the common seeding generator.
-    fn draw(&mut self) -> f64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.state;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((word ^ (word >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

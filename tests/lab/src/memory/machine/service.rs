@@ -20,7 +20,7 @@
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
-use weft_player::random::Random;
+use weft_random::Random;
 
 use super::{BLOCK_BYTES, Contender, PagingMachine, Setting, client, default_rule};
 use crate::memory::contender::{LaunchRule, Side};

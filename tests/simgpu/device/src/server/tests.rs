@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use weft_random::Random;
+
 use super::{DeviceProcess, prepare};
 use crate::link::{connect_to, test_access};
 use crate::op::{Ctx, Direction, LinkStream};
@@ -323,14 +325,10 @@ fn absurd_sizes_take_the_liar_s_time_alone() {
     running.finish(honest);
 }
 
-/// Numbers without a seed of their own: splitmix64 over a counter.
+/// Numbers without a seed of their own.
 fn noise() -> u64 {
     static COUNTER: AtomicU64 = AtomicU64::new(1);
-    let mut word = COUNTER
-        .fetch_add(1, Ordering::Relaxed)
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word ^ (word >> 31)
+    Random::new(COUNTER.fetch_add(1, Ordering::Relaxed)).word()
 }
 
 #[test]

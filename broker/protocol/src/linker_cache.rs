@@ -10,7 +10,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use crate::processor::LIBRARY_FLAGS;
+/// Flags of this processor's libraries: ELF of libc 6, and the architecture.
+const LIBRARY_FLAGS: u32 = if cfg!(target_arch = "aarch64") { 0x0a03 } else { 0x0303 };
 
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 

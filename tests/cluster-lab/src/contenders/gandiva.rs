@@ -20,9 +20,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{ClusterPolicy, OrderKey, RankedJob, SECOND_NS, SharingRule};
-use crate::Ns;
-use crate::job::JobId;
+use weft_cluster::policies::{ClusterPolicy, OrderKey, RankedJob, SharingRule};
+use weft_cluster::{JobId, Ns};
+
+const MINUTE_NS: Ns = 60_000_000_000;
 
 /// Load of two jobs that may share one GPU, thousandths: a full GPU. Beyond that, time sharing is
 /// no gain.
@@ -44,7 +45,7 @@ impl Default for GandivaOrder {
     /// With turns of a minute.
     fn default() -> GandivaOrder {
         GandivaOrder {
-            turn: 60 * SECOND_NS,
+            turn: MINUTE_NS,
             alone: BTreeSet::new(),
         }
     }

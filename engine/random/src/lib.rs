@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Chance that depends only on a seed.
+//! Chance that depends only on a seed: the one generator of the workspaces.
 //!
 //! [`Random`] is a stream of numbers, for events that have an order of their own (wake-ups). [`at`]
 //! is a number for a place (this job, this request, this operation). It does not depend on earlier
@@ -28,6 +28,17 @@ impl Random {
         Random(mix(seed ^ STEP))
     }
 
+    /// A separate stream for each seed, by another rule: recorded results of clusters rest on it.
+    pub fn from_product(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0xd6e8_feb8_6659_fd93))
+    }
+
+    /// The stream behind this state. States that differ by a multiple of the generator's step are
+    /// places of one stream.
+    pub fn from_state(state: u64) -> Random {
+        Random(state)
+    }
+
     /// The next word.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
@@ -37,6 +48,23 @@ impl Random {
     /// A number from 0 to 1, evenly distributed.
     pub fn unit(&mut self) -> f64 {
         unit(self.word())
+    }
+
+    /// A number from 0 to below `count`, evenly distributed; 0 if `count` is 0.
+    pub fn below(&mut self, count: u64) -> u64 {
+        ((u128::from(self.word()) * u128::from(count)) >> 64) as u64
+    }
+
+    /// An index of a list of this length; 0 if it is empty.
+    pub fn index(&mut self, length: usize) -> usize {
+        self.below(length as u64) as usize
+    }
+
+    /// Puts a list into a random order.
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            list.swap(last, self.index(last + 1));
+        }
     }
 
     /// A time between two, evenly distributed.
@@ -74,6 +102,17 @@ pub fn exponential(word: u64, mean: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn recorded_results_keep_their_draws() {
+        let mut random = Random::from_state(0);
+        assert_eq!(random.word(), 0xe220_a839_7b1d_cdaf, "the published SplitMix64");
+        assert_eq!((random.index(10), random.index(0)), (4, 0));
+        let mut list = [0, 1, 2, 3, 4, 5, 6, 7];
+        random.shuffle(&mut list);
+        list.sort_unstable();
+        assert_eq!(list, [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
 
     #[test]
     fn factors_have_the_mean_and_deviation_asked_for() {

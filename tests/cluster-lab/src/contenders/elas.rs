@@ -17,17 +17,19 @@
 //! every minute. A waiting job goes before a running one only if it had less by a minute on that
 //! job's GPUs.
 
-use super::{ClusterPolicy, OrderKey, RankedJob, SECOND_NS};
-use crate::Ns;
+use weft_cluster::Ns;
+use weft_cluster::policies::{ClusterPolicy, OrderKey, RankedJob};
+
+const MINUTE_NS: Ns = 60_000_000_000;
 
 /// Order by attained service and progress.
 #[derive(Debug, Clone)]
 pub struct ElasOrder;
 
-const GPU_HOUR_NS: u128 = 3_600 * SECOND_NS as u128;
+const GPU_HOUR_NS: u128 = 60 * MINUTE_NS as u128;
 
 /// Lead of a running job over a waiting one, so that two do not take turns at each event.
-const HOLD_NS: u128 = 60 * SECOND_NS as u128;
+const HOLD_NS: u128 = MINUTE_NS as u128;
 
 fn key(job: &RankedJob) -> u128 {
     let service = job.service();
@@ -62,6 +64,6 @@ impl ClusterPolicy for ElasOrder {
     }
 
     fn look_every(&self) -> Option<Ns> {
-        Some(60 * SECOND_NS)
+        Some(MINUTE_NS)
     }
 }

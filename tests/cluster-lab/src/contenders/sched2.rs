@@ -16,10 +16,10 @@
 //! seeds that no figure uses; none of its results is in here yet. The paper does not mention
 //! preemption: nothing is paused here.
 
-use super::{ClusterPolicy, RankedJob};
-use crate::Ns;
-use crate::job::{JobId, WHOLE_GPU_MILLI};
-use crate::node::ClusterNode;
+use weft_cluster::policies::{ClusterPolicy, RankedJob, most_gpus, patient};
+use weft_cluster::{ClusterNode, JobId, Ns, WHOLE_GPU_MILLI};
+
+const MINUTE_NS: Ns = 60_000_000_000;
 
 /// Order by a score of locality and fragmentation.
 #[derive(Debug, Clone)]
@@ -87,23 +87,6 @@ impl ClusterPolicy for Sched2Order {
     }
 
     fn look_every(&self) -> Option<Ns> {
-        Some(60 * super::SECOND_NS)
+        Some(MINUTE_NS)
     }
-}
-
-/// GPUs of the largest node, at least 1.
-pub(super) fn most_gpus(nodes: &[ClusterNode]) -> u32 {
-    let gpus = nodes.iter().map(|node| node.gpus.len() as u32);
-    gpus.max().unwrap_or(1).max(1)
-}
-
-/// Bound on a gang's nodes. It is as few as possible until the gang has waited `minutes_each` for
-/// each thousandth by which several nodes slow it down; then any number.
-pub(super) fn patient(now: Ns, job: &RankedJob, minutes_each: f64, gpus_of_node: u32) -> u32 {
-    let waited_min = now.saturating_sub(job.arrived) as f64 / 6e10;
-    if job.workers < 2 || waited_min >= minutes_each * f64::from(job.measure.traffic_milli) {
-        return u32::MAX;
-    }
-    let gpus = (job.gpu_milli / u64::from(WHOLE_GPU_MILLI)) as u32;
-    gpus.div_ceil(gpus_of_node).max(1)
 }

@@ -2,8 +2,8 @@
 //! Whole GPUs only: a job that asks for a part of a GPU gets the whole of it. First in, first out,
 //! and a job passes those that do not fit. This is the baseline for sharing.
 
-use super::ClusterPolicy;
-use crate::job::{WHOLE_GPU_MILLI, WorkerAsk};
+use weft_cluster::policies::ClusterPolicy;
+use weft_cluster::{WHOLE_GPU_MILLI, WorkerAsk};
 
 /// Order by arrival, on whole GPUs.
 #[derive(Debug, Clone)]
