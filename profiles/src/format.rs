@@ -153,6 +153,7 @@ impl Wording {
     fn hint(&self, error: &io::Error) -> &'static str {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => self.full,
+            io::ErrorKind::IsADirectory => ": name a file in it",
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => self.denied,
             _ => "",
         }

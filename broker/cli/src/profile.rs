@@ -145,7 +145,8 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     let file = profile_path::file(&called)?;
     profile_path::ready(&called).context("the job was not started: its profile could not be saved")?;
     if let Some(out) = &args.out {
-        trace::writable(out).with_context(|| format!("the job was not started: cannot write {}", out.display()))?;
+        let ready = trace::writable(out).map_err(|error| text::not_written(out, &error));
+        ready.context("the job was not started")?;
     }
     // A shared broker writes no files for users.
     let places = Places::own();

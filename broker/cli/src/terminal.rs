@@ -2,10 +2,11 @@
 //! The terminal: taken over for a screen, and always restored.
 #![forbid(unsafe_code)]
 
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,6 +20,59 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Base of the exit code of a process ended by a signal.
 const SIGNALLED: usize = 128;
+
+/// Interval at which the progress changes on a terminal, and first interval in a log.
+const SHOWN_EVERY: Duration = Duration::from_millis(200);
+const LOGGED_AFTER: Duration = Duration::from_secs(2);
+
+/// A line on stderr with the part of a long command that is done; in a log a line now and then.
+#[derive(Debug)]
+pub struct ProgressLine {
+    doing: &'static str,
+    on_terminal: bool,
+    every: Duration,
+    shown: Option<Instant>,
+}
+
+impl ProgressLine {
+    /// A line that names the command's activity.
+    pub fn new(doing: &'static str) -> ProgressLine {
+        let on_terminal = std::io::stderr().is_terminal();
+        let (every, shown) = match on_terminal {
+            true => (SHOWN_EVERY, None),
+            false => (LOGGED_AFTER, Some(Instant::now())),
+        };
+        ProgressLine {
+            doing,
+            on_terminal,
+            every,
+            shown,
+        }
+    }
+
+    /// Shows the part, if it is due. A whole of 0 is not known: a pipe has no size.
+    pub fn show(&mut self, done: u64, all: u64) {
+        if all == 0 || self.shown.is_some_and(|shown| shown.elapsed() < self.every) {
+            return;
+        }
+        self.shown = Some(Instant::now());
+        let part = 100.0 * done as f64 / all as f64;
+        if self.on_terminal {
+            eprint!("\r{} {part:3.0} %", self.doing);
+            let _ = std::io::stderr().flush();
+        } else {
+            self.every *= 2;
+            eprintln!("weft: {} {part:.0} %", self.doing);
+        }
+    }
+
+    /// Takes the line off the terminal.
+    pub fn clear(&self) {
+        if self.on_terminal && self.shown.is_some() {
+            eprint!("\r              \r");
+        }
+    }
+}
 
 /// Takes over the terminal until `show` returns, which it does when the signal is not 0.
 pub fn with_terminal(

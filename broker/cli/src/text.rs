@@ -2,10 +2,11 @@
 //! Tables and figures for people.
 #![forbid(unsafe_code)]
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
 use std::str::FromStr;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use serde::Serialize;
 
 use crate::inherited;
@@ -65,7 +66,7 @@ pub fn printed(on_stderr: bool, print: impl FnOnce() -> std::io::Result<()>) {
         false => print(),
     };
     match done {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(NOT_READ),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(NOT_READ),
         Err(error) => {
             eprintln!("weft: cannot print: {}", why(&error));
             std::process::exit(1);
@@ -157,6 +158,17 @@ pub fn bounds(request: u64, limit: u64, held: u64) -> String {
             size(lent)
         ),
     }
+}
+
+/// The error of a file that cannot be written, with the next step.
+pub fn not_written(file: &Path, error: &std::io::Error) -> anyhow::Error {
+    let next = match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => ": make its folder first",
+        ErrorKind::IsADirectory => ": name a file in it",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => ": make room there",
+        _ => "",
+    };
+    anyhow!("cannot write {}: {}{next}", file.display(), why(error))
 }
 
 /// A system error without its number.

@@ -7,8 +7,7 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,7 +21,7 @@ use weft_trace_format::{Source, Trace, show};
 
 use super::environment::{self, Wishes};
 use super::run::not_started;
-use super::{inherited, text, waiting};
+use super::{inherited, report, text, waiting};
 use weft_api::paths::Places;
 
 mod import;
@@ -71,12 +70,7 @@ pub fn main(args: TraceArgs) -> Result<ExitCode> {
         }
         TraceAction::Export { file, out } => {
             let trace = Trace::load(&file)?;
-            let written = File::create(&out).and_then(|target| {
-                let mut target = BufWriter::new(target);
-                serde_json::to_writer(&mut target, &trace)?;
-                target.flush()
-            });
-            written.with_context(|| format!("cannot write {}", out.display()))?;
+            report::write(&out, |to| Ok(serde_json::to_writer(to, &trace)?))?;
         }
         TraceAction::Import(args) => import::main(&args)?,
     }
@@ -105,7 +99,9 @@ pub fn record(wanted: &TraceWindow) -> Result<ExitCode> {
     let file = std::path::absolute(&wanted.file).with_context(|| format!("cannot find {}", wanted.file.display()))?;
     // Checked before the job runs.
     remove_raw(&file)?;
-    writable(&file).with_context(|| format!("the job was not started: cannot write {}", file.display()))?;
+    writable(&file)
+        .map_err(|error| text::not_written(&file, &error))
+        .context("the job was not started")?;
     if let Some(name) = &wanted.name {
         let ready = Store::of_user().and_then(|store| store.ready(name));
         ready.context("the job was not started: its profile could not be saved")?;
@@ -139,7 +135,7 @@ pub fn record(wanted: &TraceWindow) -> Result<ExitCode> {
 pub fn writable(file: &Path) -> std::io::Result<()> {
     let there = file.exists();
     if there && !file.is_file() {
-        return Err(std::io::Error::other("it is no regular file"));
+        return Err(std::io::Error::other("it is no regular file: name one"));
     }
     fs::File::options().append(true).create(true).open(file)?;
     match there {

@@ -371,3 +371,112 @@ fn the_examples_of_the_page_are_as_they_print() {
     }
     assert_eq!(played, 2);
 }
+
+/// A file of torch.profiler with equal requests on a GPU.
+fn profiled(folder: &Path, name: &str, kernel: &str, gpu: &str, length_us: u64) -> String {
+    let mut events = Vec::new();
+    for at in 0..6 {
+        let begin = at * (length_us + 1_000);
+        let call = |name: &str, ts: u64, dur: u64| {
+            serde_json::json!({"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 9, "tid": 1, "ts": ts, "dur": dur,
+                "args": {"correlation": 2 * at + u64::from(name != "cudaLaunchKernel")}})
+        };
+        events.push(call("cudaLaunchKernel", begin, 5));
+        events.push(
+            serde_json::json!({"ph": "X", "cat": "kernel", "name": kernel, "pid": 0, "tid": 7, "ts": begin + 10,
+            "dur": length_us, "args": {"correlation": 2 * at, "stream": 7, "device": 0, "grid": [8, 1, 1],
+            "block": [256, 1, 1]}}),
+        );
+        events.push(call("cudaDeviceSynchronize", begin + 6, length_us + 6));
+        events.push(
+            serde_json::json!({"ph": "X", "cat": "user_annotation", "name": format!("ProfilerStep#{at}"), "pid": 9,
+            "tid": 1, "ts": begin, "dur": length_us + 900}),
+        );
+    }
+    let all = serde_json::json!({"deviceProperties": [{"id": 0, "name": gpu, "totalGlobalMem": 1u64 << 34}],
+        "traceEvents": events});
+    let file = folder.join(name);
+    std::fs::write(&file, all.to_string()).expect("written");
+    file.to_str().expect("text").to_string()
+}
+
+#[test]
+fn the_page_names_guesses_and_what_a_request_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = profiled(folder.path(), "service.json", "gemm", "NVIDIA A", 300);
+    let training = profiled(folder.path(), "training.json", "fused_adam", "NVIDIA B", 300);
+    let other = trace(folder.path(), "other", 4, MS, None);
+    let output = weft()
+        .args(["predict", &service, &training, &other])
+        .output()
+        .expect("ran");
+    let page = text(&output.stdout);
+    for wanted in [
+        "by its names a service (if it trains: weft trace import --training)",
+        "by its names a training (if it answers requests: weft trace import --service)",
+        "requests steps of the file (each ProfilerStep of PyTorch is one); ",
+        "times of training: they are measured, of another GPU than the service's (NVIDIA B and NVIDIA A)",
+        "times of other: they are estimated, of another GPU than the service's (an unknown one and NVIDIA A)",
+    ] {
+        assert!(page.contains(wanted), "{wanted} is not in\n{page}");
+    }
+    let one = trace(folder.path(), "one", 4, 500 * US, Some(5 * MS));
+    let page = text(&weft().args(["predict", &one]).output().expect("ran").stdout);
+    assert!(page.starts_with("service  one: 1 request on "), "{page}");
+    assert!(
+        page.contains("requests steps of the file (as its recording marks them); "),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_batch_job_that_gets_little_has_its_reasons() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = profiled(folder.path(), "service.json", "gemm", "NVIDIA A", 2_000);
+    let batch = profiled(folder.path(), "batch.json", "fused_adam", "NVIDIA A", 20_000);
+    let answer = predicted(&[&service, &batch]);
+    let reasons = answer["reasons"].to_string();
+    for wanted in [
+        "batch gets next to nothing from ",
+        "its kernels take 20.0 ms one after another, the longest gap of a usual request has 1.0",
+        "batch gets more from MPS, weft without its profile: weft charges a kernel 20.0 us until",
+    ] {
+        assert!(reasons.contains(wanted), "{wanted}: {answer}");
+    }
+}
+
+#[test]
+fn a_kernel_of_an_hour_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = profiled(folder.path(), "hour.json", "gemm", "NVIDIA A", 3_600_000_000);
+    let out = folder.path().join("hour.trace");
+    let output = weft().args(["trace", "import", &file]).arg(&out).output().expect("ran");
+    let said = text(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("kernel gemm takes 60 min") && said.contains("nothing stops a kernel"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_trace_goes_only_where_a_file_can_be() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = profiled(folder.path(), "a.json", "gemm", "NVIDIA A", 300);
+    let at = |name: &str| folder.path().join(name).to_str().expect("text").to_string();
+    for (out, wanted) in [
+        ("/dev/full".to_string(), "no regular file: name one"),
+        (at(""), "no regular file: name one"),
+        (
+            at("missing/a.trace"),
+            "No such file or directory: make its folder first",
+        ),
+    ] {
+        let output = weft().args(["trace", "import", &file, &out]).output().expect("ran");
+        let said = text(&output.stderr);
+        assert!(
+            said.contains(&format!("cannot write {out}")) && said.contains(wanted),
+            "{out}: {said}"
+        );
+        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    }
+}

@@ -331,6 +331,15 @@ impl Program {
         &self.steps[(request % self.steps.len() as u64) as usize]
     }
 
+    /// Number of operations of all steps; each kernel of a graph counts as one.
+    pub fn operations(&self) -> usize {
+        let count = |op: &JobOp| match op.play {
+            Play::Compute { graph, .. } if graph != NONE => self.graphs[graph as usize].len().max(1),
+            _ => 1,
+        };
+        self.steps.iter().flat_map(|step| &step.ops).map(count).sum()
+    }
+
     /// Mean device time of a step, ns, or its host time if that is more: about the time that a
     /// request takes in a solo run.
     pub fn usual_time(&self) -> Ns {

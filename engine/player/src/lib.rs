@@ -75,7 +75,7 @@ mod world;
 
 pub use error::{MAX_JOBS, PlayError};
 pub use job::{ArrivalPattern, Jitter, PlayedJob, ProfileSource, Program};
-pub use play::solo_profile;
+pub use play::{PROFILE_REQUESTS, solo_profile};
 pub use weft_protocol::Ns;
 pub use world::{
     DEFER_NS, HeldReason, Hosts, JobRun, KernelPiece, LaunchControl, MAX_RUN_NS, MachineRun, MachineSetup,

@@ -13,8 +13,8 @@ use crate::job::{PlayedJob, ProfileSource};
 use crate::world::{Hosts, KernelPiece, LaunchControl, MachineRun, MachineSetup, PRIORITIES, PlayedMachine};
 use crate::{Ns, PlayError};
 
-/// Requests of the run that makes a profile.
-const REQUESTS: u64 = 40;
+/// Requests of the run that makes a profile, if the caller names no other number.
+pub const PROFILE_REQUESTS: u64 = 40;
 
 /// Added to the seed of that run, so that the profile is from another day.
 const OTHER_SEED: u64 = 0x0001_0000;
@@ -50,7 +50,7 @@ impl MachineSetup {
 }
 
 /// weft's profile of a job, as `weft profile` makes it: the time of each kernel and the gap
-/// after it, in a run of some requests without other jobs. `number` and `seed` are those of the run
+/// after it, in a run of `requests` without other jobs. `number` and `seed` are those of the run
 /// that needs the profile ([`MachineSetup`]); the profile's run has another seed.
 ///
 /// The error is that of [`MachineSetup::play`].
@@ -60,10 +60,11 @@ pub fn solo_profile(
     device: Settings,
     hosts: Hosts,
     seed: u64,
+    requests: u64,
 ) -> Result<Profile, PlayError> {
     let run = MachineSetup {
         hosts,
-        requests: REQUESTS,
+        requests,
         first_number: number,
         ..MachineSetup::new(
             device,
@@ -81,7 +82,14 @@ fn resolve(setup: &mut MachineSetup) -> Result<(), PlayError> {
     for at in 0..setup.jobs.len() {
         if let ProfileSource::Solo = setup.jobs[at].profile {
             let number = setup.first_number + at;
-            let profile = solo_profile(&setup.jobs[at], number, setup.device, setup.hosts, setup.seed)?;
+            let profile = solo_profile(
+                &setup.jobs[at],
+                number,
+                setup.device,
+                setup.hosts,
+                setup.seed,
+                PROFILE_REQUESTS,
+            )?;
             setup.jobs[at].profile = ProfileSource::Given(Arc::new(profile));
         }
     }

@@ -7,7 +7,8 @@ use weft_engine::{Mode, Settings, SmLimits};
 use weft_kernel_id::KernelId;
 use weft_player::rule::MpsPriority;
 use weft_player::{
-    LaunchControl, MachineRun, MachineSetup, Ns, PlayError, PlayedJob, ProfileSource, Program, solo_profile,
+    LaunchControl, MachineRun, MachineSetup, Ns, PROFILE_REQUESTS, PlayError, PlayedJob, ProfileSource, Program,
+    solo_profile,
 };
 use weft_scheduler::Config;
 use weft_trace_format::{Trace, TracedKernel};
@@ -98,7 +99,7 @@ fn a_profile_comes_from_a_solo_run_unless_there_is_one() {
         run.play().expect("a run")
     };
     let batch = &pair()[1];
-    let made = solo_profile(batch, 1, device, Default::default(), 1).expect("a profile");
+    let made = solo_profile(batch, 1, device, Default::default(), 1, PROFILE_REQUESTS).expect("a profile");
     let [(_, mean)] = made.mean_costs()[..] else {
         panic!("{made:?}: one kernel");
     };

@@ -16,35 +16,30 @@ use crate::{join::Joined, recording::CallClass};
 pub struct RunFigures {
     /// From the first step's begin to the end of the last step's calls and work, ns.
     pub wall: Ns,
-    /// Time in which kernels, fills and copies within the device ran, ns.
+    /// Part of it in which kernels, copies or fills ran, ns.
     pub busy: Ns,
-    /// From the first of them to the end of the last, ns.
-    pub span: Ns,
 }
 
 impl RunFigures {
-    /// Part of the span in which the device was busy.
+    /// Part of the time in which the device was busy.
     pub fn busy_share(&self) -> f64 {
-        self.busy as f64 / self.span.max(1) as f64
+        self.busy as f64 / self.wall.max(1) as f64
     }
 
-    /// Time in which the device was idle between them, ns.
-    pub fn gaps(&self) -> Ns {
-        self.span - self.busy
+    /// Time in which the device was idle, ns.
+    pub fn idle(&self) -> Ns {
+        self.wall - self.busy
     }
 
     fn of(begin: Ns, end: Ns, mut spans: Vec<(Ns, Ns)>) -> RunFigures {
         spans.sort_unstable();
-        let mut figures = RunFigures::default();
-        let first = spans.first().map_or(begin, |span| span.0);
-        let mut until = first;
+        let (mut busy, mut until) = (0, begin);
         for (start, end) in spans {
-            figures.busy += end.saturating_sub(start.max(until));
+            busy += end.saturating_sub(start.max(until));
             until = until.max(end);
         }
-        figures.span = until - first;
-        figures.wall = end.max(until).saturating_sub(begin);
-        figures
+        let wall = end.max(until).saturating_sub(begin);
+        RunFigures { wall, busy }
     }
 }
 
@@ -77,7 +72,7 @@ pub fn compare(joined: &Joined, ranges: &[Range<usize>], begin: Ns, trace: &Trac
     };
     let in_steps = |call: usize| call >= first.start && call < last.end;
     let mut spans = Vec::new();
-    let mut ended = joined.calls[first.start..last.end]
+    let ended = joined.calls[first.start..last.end]
         .iter()
         .map(|call| call.host.end)
         .max()
@@ -86,12 +81,7 @@ pub fn compare(joined: &Joined, ranges: &[Range<usize>], begin: Ns, trace: &Trac
     for joined_work in &joined.works {
         let work = &joined_work.work;
         match joined_work.call {
-            Some(call) if in_steps(call) => {
-                if work.class.on_kernel_engine() {
-                    spans.push((work.start, work.end));
-                }
-                ended = ended.max(work.end);
-            }
+            Some(call) if in_steps(call) => spans.push((work.start, work.end)),
             Some(call) if call >= last.end => {}
             // Queued before the begin, or its call is lost.
             _ if work.end > begin
@@ -113,21 +103,9 @@ pub fn compare(joined: &Joined, ranges: &[Range<usize>], begin: Ns, trace: &Trac
         ..CallCosts::default()
     };
     let alone = timeline::alone(trace, costs);
-    let on_engine = |step: usize, operation: usize| {
-        let operation = trace.steps.get(step).and_then(|step| step.operations.get(operation));
-        !matches!(
-            operation.map(|operation| operation.call),
-            Some(Call::Copy {
-                direction: Direction::HostToDevice | Direction::DeviceToHost,
-                ..
-            })
-        )
-    };
-    let spans = alone.spans.iter().filter(|span| on_engine(span.step, span.operation));
-    let spans: Vec<(Ns, Ns)> = spans.map(|span| (span.begin, span.end)).collect();
-    let copies = alone.spans.iter().map(|span| span.end).max().unwrap_or(0);
+    let spans = alone.spans.iter().map(|span| (span.begin, span.end)).collect();
     let start = alone.steps.first().map_or(0, |step| step.begin);
-    let end = alone.steps.last().map_or(0, |step| step.end).max(copies);
+    let end = alone.steps.last().map_or(0, |step| step.end);
     Compared {
         file,
         played: RunFigures::of(start, end, spans),

@@ -8,7 +8,6 @@ use weft_profiles::Ns;
 use weft_trace_format::Direction;
 
 use crate::{
-    ImportError,
     error::one_line,
     join::{Awaited, Joined, JoinedCall, launches, really_waited},
     recording::{CallClass, Note, WorkClass},
@@ -28,6 +27,18 @@ pub enum Cut {
     Sync,
     /// A step ends with each wait of this thread.
     WaitBy(String),
+}
+
+impl std::fmt::Display for Cut {
+    fn fmt(&self, out: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Cut::Auto => out.write_str("auto"),
+            Cut::Whole => out.write_str("whole"),
+            Cut::Sync => out.write_str("sync"),
+            Cut::Name(regex) => write!(out, "name:{}", one_line(regex.as_str())),
+            Cut::WaitBy(thread) => write!(out, "wait-by:{}", one_line(thread)),
+        }
+    }
 }
 
 impl std::str::FromStr for Cut {
@@ -76,9 +87,9 @@ const LEAST_COVERED: f64 = 0.5;
 /// Longest silence of a file's first half that separates its start from its work, ns.
 const SILENCE_NS: Ns = 100_000_000;
 
-/// Cuts a file.
-pub fn cut(joined: &Joined, how: &Cut) -> Result<Cuts, ImportError> {
-    let found = match how {
+/// Cuts a file; `None` if it has no step by this rule.
+pub fn cut(joined: &Joined, how: &Cut) -> Option<Cuts> {
+    let mut cuts = match how {
         Cut::Auto => auto(joined),
         Cut::Whole => Some(whole(joined)),
         Cut::Sync => by_waits(
@@ -98,14 +109,9 @@ pub fn cut(joined: &Joined, how: &Cut) -> Result<Cuts, ImportError> {
             let notes: Vec<&Note> = joined.notes().filter(named).collect();
             by_notes(joined, notes, &format!("each {} begins one", regex.as_str()))
         }
-    };
-    match found {
-        Some(mut cuts) => {
-            drop_odd_ends(&launched(joined), &mut cuts);
-            Ok(cuts)
-        }
-        None => Err(ImportError::no_cut(joined.file)),
-    }
+    }?;
+    drop_odd_ends(&launched(joined), &mut cuts);
+    Some(cuts)
 }
 
 fn auto(joined: &Joined) -> Option<Cuts> {
@@ -154,7 +160,9 @@ fn by_waiting_thread(joined: &Joined) -> Option<Cuts> {
     by_waits(
         joined,
         |call| call.host.thread == *thread,
-        &format!("each wait of thread {name}, which only waits, ends one"),
+        &format!(
+            "each wait of thread {name}, which only waits, ends one: a pass of the server, for one request or many"
+        ),
     )
 }
 

@@ -3,20 +3,29 @@
 
 use std::{io, path::PathBuf};
 
-use crate::recording::ProfilerFile;
+use weft_trace_format::TraceError;
 
 /// Error of an import: one line with the file, the place, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
     /// The system refused to read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {source}{}", path.display(), next_step(source))]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
+    /// A file without content.
+    #[error("{} is empty: copy or export it again", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A trace of weft's that cannot be read.
+    #[error(transparent)]
+    Ours(#[from] TraceError),
     /// Not a file of a known kind.
     #[error(
         "{} is neither JSON nor SQLite, nor a trace of weft: give a trace of torch.profiler (export_chrome_trace) or an \
@@ -58,7 +67,7 @@ pub enum ImportError {
         why: String,
     },
     /// A trace of weft among other files.
-    #[error("{} is a trace in weft's JSON: import it alone", path.display())]
+    #[error("{} is a trace of weft: import it alone", path.display())]
     OneTrace {
         /// The file.
         path: PathBuf,
@@ -89,6 +98,14 @@ pub enum ImportError {
         /// Events that it has, in parentheses; empty if it has none.
         others: String,
     },
+    /// No kernel that takes time.
+    #[error("{} has no kernel{why}", path.display())]
+    NoKernel {
+        /// The file.
+        path: PathBuf,
+        /// The reason and the remedy.
+        why: String,
+    },
     /// A trace of XLA's profiler.
     #[error(
         "{} is a trace of XLA's profiler (JAX, TensorFlow), which has no launch calls: record with nsys profile --trace \
@@ -117,10 +134,15 @@ pub enum ImportError {
     },
     /// No step.
     #[error(
-        "no step found by this cut: give --cut whole, sync, name:REGEX or wait-by:THREAD (threads: {})",
+        "{} has no step by --cut {cut}: give --cut whole, sync, name:REGEX or wait-by:THREAD (threads: {})",
+        path.display(),
         threads.join(", ")
     )]
     NoCut {
+        /// The file.
+        path: PathBuf,
+        /// The cut.
+        cut: String,
         /// Some of the file's threads.
         threads: Vec<String>,
     },
@@ -132,12 +154,16 @@ pub enum ImportError {
     NoFile,
 }
 
-impl ImportError {
-    /// No step, with some of the file's threads.
-    pub(crate) fn no_cut(file: &ProfilerFile) -> ImportError {
-        ImportError::NoCut {
-            threads: file.threads.iter().take(12).cloned().collect(),
+/// The next step after a system's error, behind it.
+fn next_step(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::IsADirectory => ": name a file in it",
+        io::ErrorKind::NotFound => ": give the name of a file that is there",
+        // gzip's.
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+            " (it is truncated or damaged): copy or export it again"
         }
+        _ => "",
     }
 }
 

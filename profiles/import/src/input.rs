@@ -10,6 +10,7 @@ use std::{
 };
 
 use flate2::bufread::GzDecoder;
+use weft_trace_format::codec::MAGIC;
 
 /// Size of a read, bytes.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -27,7 +28,11 @@ pub enum FileKind {
     Json,
     /// A database of SQLite.
     Sqlite,
-    /// Neither.
+    /// A trace of weft.
+    Ours,
+    /// Nothing.
+    Empty,
+    /// None of them.
     Other,
 }
 
@@ -129,6 +134,8 @@ pub fn open(path: &Path) -> io::Result<Content> {
         .find(|byte| !byte.is_ascii_whitespace() && !b"\xef\xbb\xbf".contains(byte));
     let kind = match first {
         _ if begin.starts_with(b"SQLite format 3\0") => FileKind::Sqlite,
+        _ if begin.starts_with(&MAGIC) => FileKind::Ours,
+        _ if begin.is_empty() => FileKind::Empty,
         Some(b'{' | b'[') => FileKind::Json,
         _ => FileKind::Other,
     };
@@ -323,6 +330,6 @@ mod tests {
         assert_eq!(kind(b"[]"), (FileKind::Json, false));
         assert_eq!(kind(b"SQLite format 3\0..."), (FileKind::Sqlite, false));
         assert_eq!(kind(b"PK\x03\x04"), (FileKind::Other, false));
-        assert_eq!(kind(b""), (FileKind::Other, false));
+        assert_eq!(kind(b""), (FileKind::Empty, false));
     }
 }

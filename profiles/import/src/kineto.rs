@@ -276,6 +276,16 @@ enum Scalar {
     Text(String),
 }
 
+impl fmt::Display for Scalar {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Scalar::Number(number) => number.fmt(out),
+            Scalar::Text(text) if !text.trim().is_empty() => write!(out, "{text:?}"),
+            _ => out.write_str("no number"),
+        }
+    }
+}
+
 impl Scalar {
     fn number(&self) -> Option<f64> {
         match self {
@@ -410,6 +420,9 @@ fn take(file: &mut ProfilerFile, owners: &mut EventOwners, event: &RawEvent<'_>)
     let length = length
         .and_then(|ns| Ns::try_from(ns).ok())
         .filter(|ns| *ns <= MAX_LENGTH_NS);
+    if kind == "kernel" && (event.ts.ns().is_none() || length.is_none_or(|length| length == 0)) {
+        file.untimed_kernel(name, format_args!("ts {} and dur {}", event.ts, event.dur));
+    }
     let (Some(start), Some(length)) = (event.ts.ns(), length) else {
         file.malformed += 1;
         return Ok(());

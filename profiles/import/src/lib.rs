@@ -36,8 +36,9 @@ pub use input::ReadProgress;
 pub use report::{ImportReport, ProgramRole};
 
 use input::{FileKind, Watch};
+use join::{Joined, JoinedWork};
 use kineto::JsonKind;
-use recording::ProfilerFile;
+use recording::{ProfilerFile, WorkClass};
 
 /// Wishes of an import.
 #[derive(Debug, Clone)]
@@ -109,15 +110,23 @@ fn read(path: &Path, file: &mut ProfilerFile, watch: Watch) -> Result<Option<Tra
     };
     let content = input::open(path).map_err(unreadable)?;
     let stays = content.stays;
+    let no_pipe = || match stays {
+        true => Ok(()),
+        false => Err(unreadable(std::io::Error::other(
+            "a trace of weft cannot come from a pipe: write it to a file",
+        ))),
+    };
     match content.kind {
         FileKind::Sqlite => nsight::read(content, path, file, watch)?,
+        FileKind::Empty => return Err(ImportError::Empty { path: path.to_owned() }),
+        FileKind::Ours => {
+            no_pipe()?;
+            return Ok(Some(Trace::load(path)?));
+        }
         FileKind::Other => return Err(ImportError::UnknownKind { path: path.to_owned() }),
         FileKind::Json => {
             if kineto::read(content, path, file, watch)? == JsonKind::Ours {
-                if !stays {
-                    let why = "a trace in weft's JSON cannot come from a pipe: write it to a file";
-                    return Err(unreadable(std::io::Error::other(why)));
-                }
+                no_pipe()?;
                 let content = input::open(path).map_err(unreadable)?;
                 let trace: Result<Trace, _> = serde_json::from_reader(BufReader::new(content));
                 return trace.map(Some).map_err(|error| ImportError::NotOurs {
@@ -131,7 +140,7 @@ fn read(path: &Path, file: &mut ProfilerFile, watch: Watch) -> Result<Option<Tra
 }
 
 fn one(path: &Path, file: &ProfilerFile, options: &ImportOptions) -> Result<(Trace, ImportReport), ImportError> {
-    let joined = join::Joined::new(file, options.device);
+    let joined = Joined::new(file, options.device);
     if joined.works.is_empty() {
         let path = path.to_owned();
         let devices: BTreeSet<u32> = joined.busy.iter().map(|((device, _), _)| *device).collect();
@@ -141,6 +150,7 @@ fn one(path: &Path, file: &ProfilerFile, options: &ImportOptions) -> Result<(Tra
                 device,
                 others: devices.iter().take(12).map(u32::to_string).collect(),
             },
+            _ if file.untimed.0 > 0 => no_kernel(&path, &joined, ""),
             _ if file.of_xla => ImportError::OfXla { path },
             _ => ImportError::NoWork {
                 path,
@@ -151,7 +161,12 @@ fn one(path: &Path, file: &ProfilerFile, options: &ImportOptions) -> Result<(Tra
     if joined.works.iter().all(|work| work.call.is_none()) {
         return Err(ImportError::NoLaunches { path: path.to_owned() });
     }
-    let cuts = cut::cut(&joined, &options.cut)?;
+    let no_cut = || ImportError::NoCut {
+        path: path.to_owned(),
+        cut: options.cut.to_string(),
+        threads: file.threads.iter().take(12).cloned().collect(),
+    };
+    let cuts = cut::cut(&joined, &options.cut).ok_or_else(no_cut)?;
     let role = options.role.unwrap_or_else(|| report::role(&joined));
     let gpu = file.gpus.get(&joined.device).or(file.gpus.values().next()).cloned();
     let mut trace = Trace {
@@ -162,8 +177,11 @@ fn one(path: &Path, file: &ProfilerFile, options: &ImportOptions) -> Result<(Tra
     };
     let (counts, ranges) = assemble::assemble(&joined, &cuts, role == ProgramRole::Service, &mut trace)?;
     let Some(first) = ranges.first() else {
-        return Err(ImportError::no_cut(file));
+        return Err(no_cut());
     };
+    if trace.longest_kernel().is_none_or(|(_, time)| time == 0) {
+        return Err(no_kernel(path, &joined, &cuts.how));
+    }
     let begin = cuts
         .begins
         .iter()
@@ -173,6 +191,22 @@ fn one(path: &Path, file: &ProfilerFile, options: &ImportOptions) -> Result<(Tra
     let compared = compare::compare(&joined, &ranges, begin, &trace);
     let report = ImportReport::of(path, &joined, &cuts, role, &counts, &compared, &trace);
     Ok((trace, report))
+}
+
+/// Why a file has no kernel that takes time, by the rule of its steps.
+fn no_kernel(path: &Path, joined: &Joined, cut: &str) -> ImportError {
+    let (count, first) = &joined.file.untimed;
+    let takes_time = |work: &JoinedWork| match work.work.class {
+        WorkClass::Copy { .. } => false,
+        _ => work.work.end > work.work.start,
+    };
+    let why = match (joined.works.iter().any(takes_time), count) {
+        (true, _) => format!(" in its steps ({cut}): give another --cut"),
+        (false, 0) => format!(" of device {}, only copies: record its kernels, too", joined.device),
+        (false, count) => format!(" with a time: {count} have none or a wrong one, as {first}: export it again"),
+    };
+    let path = path.to_owned();
+    ImportError::NoKernel { path, why }
 }
 
 /// Makes the host times of a trace fit another cost of launch calls.

@@ -349,12 +349,18 @@ impl TableReader<'_> {
         columns.extend(["gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"]);
         columns.extend(["staticSharedMemory", "dynamicSharedMemory", name, "registersPerThread"]);
         self.each(KERNELS, &columns, |row, texts| {
-            if row.span().is_none() {
+            let name = row.whole(14).and_then(|id| texts.get(&id).copied());
+            let span = row.span();
+            if span.is_none_or(|(start, end)| start == end) {
+                let time = |at| row.whole(at).map_or("no number".to_owned(), |time| time.to_string());
+                let name = name.map_or("?", |name| file.names.name(name)).to_owned();
+                file.untimed_kernel(&name, format_args!("start {} and end {}", time(0), time(1)));
+            }
+            if span.is_none() {
                 file.malformed += 1;
                 return Ok(());
             }
             file.room()?;
-            let name = row.whole(14).and_then(|id| texts.get(&id).copied());
             let shape = LaunchShape {
                 name: match name {
                     Some(name) => name,

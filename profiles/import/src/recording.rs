@@ -7,6 +7,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
+    fmt,
     rc::Rc,
 };
 
@@ -273,6 +274,8 @@ pub struct ProfilerFile {
     pub unused: BTreeMap<String, u64>,
     /// Events without the fields of their kind.
     pub malformed: u64,
+    /// Kernels whose time is 0 or wrong, and the first one's name and times.
+    pub untimed: (u64, String),
     /// Whether a lane is XLA's of a device.
     pub of_xla: bool,
 }
@@ -347,6 +350,14 @@ impl ProfilerFile {
             true => String::new(),
             false => format!(" (not used: {})", one_line(&unused.join(", "))),
         }
+    }
+
+    /// Counts a kernel whose time is 0 or wrong.
+    pub fn untimed_kernel(&mut self, name: &str, times: fmt::Arguments) {
+        if self.untimed.0 == 0 {
+            self.untimed.1 = one_line(&format!("{name} with {times}"));
+        }
+        self.untimed.0 += 1;
     }
 
     /// Counts an event that is not used.

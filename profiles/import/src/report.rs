@@ -73,13 +73,13 @@ pub struct FileComparison {
     pub file_ns: Ns,
     /// Time of the trace, ns.
     pub played_ns: Ns,
-    /// Part of the time in which kernels ran, in the file.
+    /// Part of `file_ns` in which kernels, copies or fills ran.
     pub file_busy: f64,
-    /// Part of the time in which kernels ran, in the trace.
+    /// Part of `played_ns` in which they ran.
     pub played_busy: f64,
-    /// Idle time between kernels in the file, ns.
+    /// The rest of `file_ns`, ns.
     pub file_gaps_ns: Ns,
-    /// Idle time between kernels in the trace, ns.
+    /// The rest of `played_ns`, ns.
     pub played_gaps_ns: Ns,
     /// `played_ns / file_ns`.
     pub step_ratio: f64,
@@ -107,11 +107,11 @@ impl FileComparison {
             played_ns: played.wall,
             file_busy: file.busy_share(),
             played_busy: played.busy_share(),
-            file_gaps_ns: file.gaps(),
-            played_gaps_ns: played.gaps(),
+            file_gaps_ns: file.idle(),
+            played_gaps_ns: played.idle(),
             step_ratio: ratio(played.wall, file.wall),
             busy_difference: played.busy_share() - file.busy_share(),
-            gap_ratio: ratio(played.gaps(), file.gaps()),
+            gap_ratio: ratio(played.idle(), file.idle()),
             file,
             played,
         }
@@ -143,9 +143,9 @@ pub struct ImportReport {
     pub graphs_unknown: u64,
     /// Waits in the trace.
     pub waits: u64,
-    /// Waits in the file with their target.
+    /// Waits of the file, also outside of the steps, whose target it has.
     pub waits_exact: u64,
-    /// Waits whose target is the work that ended last before they returned.
+    /// Those whose target is the work that ended last before they returned.
     pub waits_inferred: u64,
     /// Waits for which nothing was under way; they are host time.
     pub waits_for_nothing: u64,
@@ -291,7 +291,6 @@ impl ImportReport {
         let sum = |a: RunFigures, b: RunFigures| RunFigures {
             wall: a.wall + b.wall,
             busy: a.busy + b.busy,
-            span: a.span + b.span,
         };
         let (ours, theirs) = (self.comparison, more.comparison);
         self.comparison = FileComparison::of(sum(ours.file, theirs.file), sum(ours.played, theirs.played));
@@ -334,30 +333,32 @@ impl ImportReport {
         let gpu = if self.gpu.is_empty() { "unknown GPU" } else { &self.gpu };
         let graphs = match (self.graphs, self.graphs_unknown) {
             (0, _) => String::new(),
-            (graphs, 0) => format!(", {graphs} graph launches"),
-            (graphs, unknown) => format!(", {graphs} graph launches ({unknown} without their kernels)"),
+            (graphs, 0) => format!(", graph launches {graphs}"),
+            (graphs, unknown) => format!(", graph launches {graphs} ({unknown} without their kernels)"),
         };
         let _ = writeln!(
             out,
-            "read      {} calls, {} kernels, {} copies{graphs} of device {} ({gpu})",
+            "read      calls {}, kernels {}, copies {}{graphs} of device {} ({gpu})",
             self.calls, self.kernels, self.copies, self.device
         );
+        let kinds = match (self.steps, self.sequences) {
+            (1, _) => String::new(),
+            (_, 1) => ", all with the same calls".to_owned(),
+            (_, kinds) => format!(", with {kinds} different sequences of calls"),
+        };
         let role = self.kind();
-        let _ = writeln!(
-            out,
-            "steps     {} of a {role}, {} different: {}",
-            self.steps, self.sequences, self.cut
-        );
+        let _ = writeln!(out, "steps     {} of a {role}{kinds}: {}", self.steps, self.cut);
         for other in &self.others {
             let _ = writeln!(out, "differs   {other}");
         }
         let _ = writeln!(
             out,
-            "waits     {}: target in the file {}, inferred {}, added {}; {} between streams",
-            self.waits + self.waits_added,
+            "waits     {}: target in the file {}, inferred {}, added {}; in the trace {}, between streams {}",
+            self.waits_exact + self.waits_inferred + self.waits_added,
             self.waits_exact,
             self.waits_inferred,
             self.waits_added,
+            self.waits + self.waits_added,
             self.dependencies
         );
         for line in self.left_out() {
@@ -383,7 +384,8 @@ impl ImportReport {
         let c = &self.comparison;
         let _ = writeln!(
             out,
-            "alone     {:.3} ms, file {:.3} ms: ratio {:.3}; busy {:.3}, file {:.3}; gaps {:.3} ms, file {:.3} ms: ratio {:.3}",
+            "alone     {:.3} ms, file {:.3} ms: ratio {:.3}; kernels or copies run {:.3} of it, file {:.3}; idle {:.3} \
+             ms, file {:.3} ms: ratio {:.3}",
             ms(c.played_ns),
             ms(c.file_ns),
             c.step_ratio,
@@ -406,42 +408,36 @@ impl ImportReport {
 
     fn left_out(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        if self.other_devices > 0 {
-            lines.push(format!(
-                "{} other devices or processes: give --device N for another",
-                self.other_devices
-            ));
-        }
-        if self.work_without_call > 0 {
-            lines.push(format!(
-                "{} pieces of work without their call, {} of them queued before the first step ({:.3} ms)",
-                self.work_without_call,
-                self.queued_before,
-                ms(self.queued_before_ns)
-            ));
-        }
-        if self.calls_outside > 0 {
-            lines.push(format!(
-                "{} calls before the first step or after the last",
-                self.calls_outside
-            ));
-        }
-        if self.blocked > 0 {
-            lines.push(format!(
-                "{:.3} ms in which {} launch calls blocked on a full queue",
-                ms(self.blocked_ns),
-                self.blocked
-            ));
-        }
-        if self.waits_for_nothing > 0 {
-            lines.push(format!(
-                "{} waits for which nothing was under way: they are host time",
-                self.waits_for_nothing
-            ));
-        }
-        if self.malformed > 0 {
-            lines.push(format!("{} events with a wrong or missing value", self.malformed));
-        }
+        let mut add = |count: u64, what: &str, more: String| {
+            if count > 0 {
+                lines.push(format!("{what}: {count}{more}"));
+            }
+        };
+        let none = String::new;
+        add(
+            self.other_devices,
+            "other devices or processes",
+            ", --device N takes another".to_owned(),
+        );
+        let queued = format!(
+            ", {} of them queued before the first step ({:.3} ms)",
+            self.queued_before,
+            ms(self.queued_before_ns)
+        );
+        add(self.work_without_call, "pieces of work without their call", queued);
+        add(
+            self.calls_outside,
+            "calls before the first step or after the last",
+            none(),
+        );
+        let time = format!(", {:.3} ms", ms(self.blocked_ns));
+        add(self.blocked, "waits of launch calls for a full queue", time);
+        add(
+            self.waits_for_nothing,
+            "waits for which nothing was under way, now host time",
+            none(),
+        );
+        add(self.malformed, "events with a wrong or missing value", none());
         if !self.unused.is_empty() {
             let mut kinds: Vec<(&String, &u64)> = self.unused.iter().collect();
             kinds.sort_by_key(|(_, count)| std::cmp::Reverse(**count));

@@ -235,14 +235,15 @@ fn a_wrong_file_is_one_line_with_the_file_and_the_remedy() {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(&good).unwrap();
     let packed = packed.finish().unwrap();
-    let cases: [(&str, &[u8], &str); 11] = [
+    let cases: [(&str, &[u8], &str); 12] = [
         ("cut.json", &good[..good.len() - 9], "is truncated"),
-        ("cut.json.gz", &packed[..packed.len() - 30], "cut.json.gz"),
+        ("cut.json.gz", &packed[..packed.len() - 30], "damaged): copy or export"),
+        ("cut.trace", b"weftTRAC\x01", "is truncated"),
         ("other.json", b"{\"a\": 1}", "is not a trace"),
         ("wrong.json", b"{\"traceEvents\": 7}", "column"),
         ("broken.json", b"{\"traceEvents\": [{]}", "column"),
         ("zip.json", b"PK\x03\x04", "neither JSON nor SQLite"),
-        ("empty.json", b"", "neither JSON nor SQLite"),
+        ("empty.json", b"", "is empty: copy"),
         ("no.json", b"{\"traceEvents\": []}", "has no device work: record"),
         (
             "marks.json",
@@ -261,7 +262,14 @@ fn a_wrong_file_is_one_line_with_the_file_and_the_remedy() {
     }
     let path = folder.write("good.json", &good);
     let error = foreign(&path, &options("name:nothing")).unwrap_err().to_string();
-    assert!(error.contains("--cut whole"), "{error}");
+    assert!(
+        error.contains("good.json has no step by --cut name:nothing: give --cut whole"),
+        "{error}"
+    );
+    let folder_itself = foreign(path.parent().unwrap(), &options("auto"))
+        .unwrap_err()
+        .to_string();
+    assert!(folder_itself.ends_with("name a file in it"), "{folder_itself}");
     let empty = folder.write("empty.sqlite", b"");
     rusqlite::Connection::open(&empty)
         .unwrap()
@@ -529,4 +537,113 @@ fn a_pipe_is_read_like_a_file() {
     let ours = serde_json::to_vec(&trace).unwrap();
     let error = through_pipe(ours).unwrap_err();
     assert!(error.contains("pipe") && error.lines().count() == 1, "{error}");
+}
+
+#[test]
+fn copies_are_device_work_and_all_figures_are_of_one_time() {
+    let mut file = Kineto::default();
+    let copy = file.call("cudaMemcpyAsync", 1, 0.0, 5.0);
+    file.kernel(copy, "Memcpy HtoD (Pinned -> Device)", 7, 10.0, 300.0);
+    file.events.last_mut().unwrap()["cat"] = "gpu_memcpy".into();
+    file.launch("gemm", 7, 500.0, 508.0, 100.0);
+    file.call("cudaDeviceSynchronize", 1, 510.0, 490.0);
+    let folder = Folder::new();
+    let (_, report) = foreign(&folder.write("a.json", &file.bytes()), &options("whole")).unwrap();
+    let near = &report.comparison;
+    assert_eq!(near.file_ns, 1_000_000);
+    assert!((near.file_busy - 0.4).abs() < 0.001, "{near:?}");
+    assert_eq!(near.file_gaps_ns, 600_000);
+    assert!(report.text().contains("file 1.000 ms"), "{}", report.text());
+}
+
+#[test]
+fn a_file_without_a_kernel_that_takes_time_is_refused() {
+    let folder = Folder::new();
+    let refused = |file: &Kineto, cut: &str| {
+        let error = foreign(&folder.write("a.json", &file.bytes()), &options(cut)).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("a.json has no kernel") && error.lines().count() == 1,
+            "{error}"
+        );
+        error
+    };
+    for wrong in [
+        serde_json::json!(-5),
+        0.into(),
+        "NaN".into(),
+        "long".into(),
+        1e30.into(),
+        serde_json::Value::Null,
+    ] {
+        // With and without a copy.
+        for copies in [false, true] {
+            let mut file = Kineto::default();
+            for at in 0..3 {
+                let ts = f64::from(at) * 100.0;
+                file.launch("gemm", 7, ts, ts + 10.0, 50.0);
+                file.events.last_mut().unwrap()["dur"] = wrong.clone();
+                if copies {
+                    let copy = file.call("cudaMemcpyAsync", 1, ts + 70.0, 5.0);
+                    file.kernel(copy, "Memcpy HtoD", 7, ts + 80.0, 10.0);
+                    file.events.last_mut().unwrap()["cat"] = "gpu_memcpy".into();
+                }
+            }
+            let error = refused(&file, "whole");
+            assert!(
+                error.contains("3 have none or a wrong one, as gemm with ts 10 and dur"),
+                "{error}"
+            );
+            assert!(error.ends_with("export it again"), "{error}");
+        }
+    }
+    let mut file = Kineto::default();
+    file.note("copying", 0.0, 50.0);
+    let copy = file.call("cudaMemcpyAsync", 1, 0.0, 5.0);
+    file.kernel(copy, "Memcpy HtoD", 7, 10.0, 10.0);
+    file.events.last_mut().unwrap()["cat"] = "gpu_memcpy".into();
+    assert!(refused(&file, "whole").contains("only copies"));
+    file.launch("gemm", 7, 100.0, 108.0, 50.0);
+    assert!(refused(&file, "name:copying").ends_with("give another --cut"));
+    let path = folder.write("a.sqlite", b"");
+    nsight(&path, 8);
+    let wrong = "update CUPTI_ACTIVITY_KIND_KERNEL set end = start - 1";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(wrong).unwrap();
+    let error = foreign(&path, &options("auto")).unwrap_err().to_string();
+    assert!(
+        error.contains("8 have none or a wrong one, as gemm with start 450000"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_parts_of_a_report_are_of_one_whole() {
+    let mut file = Kineto::default();
+    for step in 0..5 {
+        let ts = f64::from(step) * 1_000.0;
+        if step < 4 {
+            file.note(&format!("ProfilerStep#{step}"), ts, 999.0);
+        }
+        file.launch("gemm", 7, ts + 10.0, ts + 20.0, 100.0);
+        file.call("cudaDeviceSynchronize", 1, ts + 30.0, 95.0);
+    }
+    let folder = Folder::new();
+    let path = folder.write("a.json", &file.bytes());
+    let (_, report) = foreign(&path, &options("auto")).unwrap();
+    assert_eq!((report.waits, report.waits_exact, report.waits_inferred), (4, 5, 0));
+    let text = report.text();
+    assert!(
+        text.contains("waits     5: target in the file 5, inferred 0, added 0; in the trace 4"),
+        "{text}"
+    );
+    assert!(
+        text.contains("steps     4 of a service, all with the same calls: each"),
+        "{text}"
+    );
+    let (_, report) = foreign(&path, &options("whole")).unwrap();
+    assert!(
+        report.text().contains("steps     1 of a service: the whole"),
+        "{}",
+        report.text()
+    );
 }

@@ -276,6 +276,17 @@ impl Trace {
         self.steps.iter().map(Step::launches).sum()
     }
 
+    /// The kernel or graph of the longest launch, and that launch's time, ns.
+    pub fn longest_kernel(&self) -> Option<(&str, Ns)> {
+        let operations = self.steps.iter().flat_map(|step| &step.operations);
+        let launches = operations.filter_map(|operation| match operation.call {
+            Call::Launch { kernel, duration, .. } => Some((duration, kernel)),
+            _ => None,
+        });
+        let (duration, kernel) = launches.max()?;
+        Some((&self.kernels.get(kernel as usize)?.id.symbol, duration))
+    }
+
     /// Rounds all times as [`codec::encode`] and [`codec::decode`] do.
     pub fn quantised(mut self) -> Trace {
         let grid = |time: &mut Ns| *time = quantise::value(quantise::code(*time));

@@ -156,7 +156,14 @@ impl Fixture {
     /// Runs a job by itself in the place that it will have in the set. Its times are then the same
     /// to the nanosecond.
     pub fn know(&self, job: &PlayedJob, place: usize, service: bool) -> KnownJob {
-        let profile = weft_player::solo_profile(job, place, self.device, self.hosts, self.seed);
+        let profile = weft_player::solo_profile(
+            job,
+            place,
+            self.device,
+            self.hosts,
+            self.seed,
+            weft_player::PROFILE_REQUESTS,
+        );
         let (requests, least) = match service {
             true => (self.requests + self.warmup, 0),
             false => (5, self.hosts.slowed(MIN_ALONE_NS)),

@@ -40,7 +40,7 @@ pub(super) fn render(answer: &PredictAnswer) -> String {
     if !jobs.is_empty() {
         page.push_str("<h2>The jobs on one GPU, by way to share it</h2>\n");
         table(&mut page, answer);
-        for note in show::notes(&answer.prediction) {
+        for note in show::notes(answer) {
             let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(&note));
         }
     }

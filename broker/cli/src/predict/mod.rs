@@ -9,9 +9,9 @@ mod html;
 mod play;
 mod show;
 
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Mutex;
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -21,6 +21,7 @@ use weft_player::{ArrivalPattern, Ns, PlayError, Program};
 use weft_trace_format::{Source, Trace};
 use weft_trace_import::{ImportReport, ProgramRole};
 
+use super::terminal::ProgressLine;
 use super::{report, text, trace};
 use play::{PlayedSet, Prediction};
 
@@ -66,6 +67,10 @@ struct PredictedJob {
     times: &'static str,
     steps: usize,
     kernels: usize,
+    /// What a step is, in the words of an import; `null` if the file does not have it.
+    step: Option<String>,
+    /// The role that an import guessed from names, or `null`.
+    guessed: Option<ProgramRole>,
 }
 
 /// The answer.
@@ -78,6 +83,8 @@ struct PredictAnswer {
     arrivals: String,
     #[serde(flatten)]
     prediction: Prediction,
+    /// Reasons of odd figures, one line each.
+    reasons: Vec<String>,
     /// Things that the prediction does not know, one line each.
     unknown: Vec<String>,
 }
@@ -100,6 +107,14 @@ impl ReadJob {
             times: trace.source.name(),
             steps: trace.steps.len(),
             kernels: trace.kernels.len(),
+            step: match &report {
+                Some(report) => Some(report.cut.clone()),
+                None => trace.note.strip_prefix("imported from ").map(|note| {
+                    let mut parts = note.split("; ");
+                    parts.nth(1).unwrap_or(note).to_owned()
+                }),
+            },
+            guessed: report.as_ref().map(|report| report.role),
         };
         let program = Program::of(&trace)?;
         Ok(ReadJob {
@@ -118,11 +133,7 @@ impl ReadJob {
     /// Why it cannot be the service.
     fn is_no_service(&self) -> Option<&'static str> {
         let mut calls = self.trace.steps.iter().flat_map(|step| &step.operations);
-        if self
-            .report
-            .as_ref()
-            .is_some_and(|report| report.role == ProgramRole::Training)
-        {
+        if self.job.guessed == Some(ProgramRole::Training) {
             return Some("looks like a training by the names of its kernels and marks");
         }
         (!calls.any(|operation| operation.call.waits()))
@@ -155,16 +166,15 @@ pub fn main(args: PredictArgs) -> Result<ExitCode> {
         limits: limits(&service.trace.gpu.name),
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let shown = std::io::stderr().is_terminal();
+    let line = Mutex::new(ProgressLine::new("playing"));
     let progress = |ended: usize, all: usize| {
-        if shown {
-            eprint!("\rplaying {:3} %", 100 * ended / all);
-            let _ = std::io::stderr().flush();
+        if let Ok(mut line) = line.lock() {
+            line.show(ended as u64, all as u64);
         }
     };
     let prediction = set.predict(threads, progress);
-    if shown {
-        eprint!("\r              \r");
+    if let Ok(line) = line.lock() {
+        line.clear();
     }
     if let Err(PlayError::TooLong(name)) = &prediction {
         bail!(
@@ -172,12 +182,14 @@ pub fn main(args: PredictArgs) -> Result<ExitCode> {
              trace import --cut`"
         );
     }
+    let prediction = prediction?;
     let answer = PredictAnswer {
         schema: 1,
+        reasons: show::reasons(&prediction, &batch),
         service: service.job,
         batch: batch.into_iter().map(|job| job.job).collect(),
         arrivals: told,
-        prediction: prediction?,
+        prediction,
         unknown,
     };
     if let Some(file) = &args.html {

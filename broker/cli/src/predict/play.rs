@@ -18,7 +18,8 @@ use serde::Serialize;
 use weft_engine::{Mode, Settings, SmLimits};
 use weft_player::rule::MpsPriority;
 use weft_player::{
-    ArrivalPattern, Jitter, LaunchControl, MachineRun, MachineSetup, Ns, PlayError, PlayedJob, ProfileSource, Program,
+    ArrivalPattern, Hosts, Jitter, LaunchControl, MachineRun, MachineSetup, Ns, PROFILE_REQUESTS, PlayError, PlayedJob,
+    ProfileSource, Program, solo_profile,
 };
 use weft_scheduler::Config;
 
@@ -31,6 +32,9 @@ const MOST_REQUESTS: f64 = 1_000.0;
 /// Requests of a run, at least, if calls allow it, and the least then.
 const FEW_REQUESTS: u64 = 20;
 const FEWEST_REQUESTS: u64 = 4;
+
+/// Most operations of the solo run that makes a profile, if they are enough for a few requests.
+const PROFILE_OPERATIONS: usize = 100_000;
 
 /// Most operations that the fewest requests may have, in [`MOST_OPERATIONS`].
 const MOST_TIMES: f64 = 10.0;
@@ -95,12 +99,9 @@ impl SharingWay {
         }
     }
 
-    /// weft's profile of the service, or of each batch job.
-    fn profile(self, service: bool) -> ProfileSource {
-        match self.rule {
-            WayRule::Weft { batch_profiles } if service || batch_profiles => ProfileSource::Solo,
-            _ => ProfileSource::Absent,
-        }
+    /// Whether weft has a profile of the service, or of each batch job.
+    fn has_profile(self, service: bool) -> bool {
+        matches!(self.rule, WayRule::Weft { batch_profiles } if service || batch_profiles)
     }
 }
 
@@ -129,7 +130,7 @@ pub(super) struct FigureRange {
 
 impl FigureRange {
     /// The interval of values, each with whether its setting is the usual one.
-    fn of(values: impl Iterator<Item = (bool, f64)>) -> Option<FigureRange> {
+    pub(super) fn of(values: impl Iterator<Item = (bool, f64)>) -> Option<FigureRange> {
         let (mut sum, mut count) = (0.0, 0.0);
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for (usual, value) in values {
@@ -363,6 +364,7 @@ impl PlayedSet {
             .length(&settings)
             .ok_or_else(|| PlayError::TooLong(self.service.name.clone()))?;
         let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        watch(0, settings.len());
         let work = || {
             let mut out = Vec::new();
             loop {
@@ -449,8 +451,7 @@ impl PlayedSet {
             arrivals => pace(&self.service, arrivals),
         };
         let rate = |program: &Program, time: Ns| {
-            let ops = program.steps.iter().map(|step| step.ops.len()).sum::<usize>();
-            ops as f64 / program.steps.len().max(1) as f64 / time.max(1) as f64
+            program.operations() as f64 / program.steps.len().max(1) as f64 / time.max(1) as f64
         };
         let closed = ArrivalPattern::Closed { think: None };
         let batch = self.batch.iter().map(|program| rate(program, pace(program, &closed)));
@@ -516,9 +517,20 @@ impl PlayedSet {
         }
         let mut ways = Vec::new();
         let shares = !self.batch.is_empty();
+        // Both ways of weft use them.
+        let mut profiles = Vec::new();
+        for (place, job) in jobs.iter().enumerate().filter(|_| shares) {
+            let requests = PROFILE_OPERATIONS / (job.program.operations() / job.program.steps.len()).max(1);
+            let requests = (requests as u64).clamp(FEWEST_REQUESTS, PROFILE_REQUESTS);
+            let profile = solo_profile(job, place, setting.device, Hosts::default(), setting.seed, requests)?;
+            profiles.push(ProfileSource::Given(Arc::new(profile)));
+        }
         for way in WAYS.into_iter().filter(|way| shares && way.mps == setting.mps) {
             for (place, job) in jobs.iter_mut().enumerate() {
-                job.profile = way.profile(place == 0);
+                job.profile = match way.has_profile(place == 0) {
+                    true => profiles[place].clone(),
+                    false => ProfileSource::Absent,
+                };
             }
             let shared = run(jobs.clone(), way.control(&setting.device), 0, length.requests)?;
             // The same requests on both sides.

@@ -3,12 +3,18 @@
 #![forbid(unsafe_code)]
 
 use weft_engine::Settings;
+use weft_scheduler::Config;
+use weft_trace_import::ProgramRole;
 use weft_trace_import::report::NOTABLE;
 
 use super::super::columns::{self, TextColumn};
 use super::super::text::{self, PageLine};
 use super::play::{FigureRange, LatencyFigures, Prediction, WayFigures};
-use super::{PredictAnswer, PredictedJob, ReadJob, Source};
+use super::{PredictAnswer, PredictedJob, ReadJob};
+
+/// Least figure that needs no reason, and least difference between two that needs one.
+const LEAST_PLAIN: f64 = 0.02;
+const LEAST_DIFFERENCE: f64 = 0.005;
 
 /// Things that the prediction does not know.
 pub(super) fn unknown(service: &ReadJob, batch: &[ReadJob]) -> Vec<String> {
@@ -28,9 +34,15 @@ pub(super) fn unknown(service: &ReadJob, batch: &[ReadJob]) -> Vec<String> {
     for job in all() {
         let name = &job.job.name;
         if job.is_unsure(service) {
-            let why = match job.trace.source {
-                Source::Estimated => "they are estimates of a simulated GPU",
-                _ => "its file is of another GPU than the service's",
+            let gpu = |job: &ReadJob| job.job.gpu.clone().unwrap_or_else(|| "an unknown one".to_owned());
+            let why = match job.job.gpu == service.job.gpu {
+                true => "they are estimates of a simulated GPU".to_owned(),
+                false => format!(
+                    "they are {}, of another GPU than the service's ({} and {})",
+                    job.job.times,
+                    gpu(job),
+                    gpu(service)
+                ),
             };
             out.push(format!(
                 "the kernel times of {name}: {why}, so they are also played halved and doubled"
@@ -54,9 +66,66 @@ pub(super) fn unknown(service: &ReadJob, batch: &[ReadJob]) -> Vec<String> {
     out
 }
 
-fn job(job: &PredictedJob, steps: &str) -> String {
+/// Reasons of odd figures: batch jobs that get nothing, and those that get less by their profile.
+pub(super) fn reasons(prediction: &Prediction, batch: &[ReadJob]) -> Vec<String> {
+    let mut out = Vec::new();
+    let (ways, gaps) = (&prediction.ways, &prediction.gaps);
+    for (at, job) in batch.iter().enumerate() {
+        let name = &job.job.name;
+        let speed = |way: &WayFigures| way.batch.get(at).copied().flatten().map_or(0.0, |of| of.point);
+        let times = job.program.kernel_times().into_iter().map(|ns| (true, ns as f64));
+        let times = FigureRange::of(times).unwrap_or_default();
+        let still = ways.iter().filter(|way| speed(way) < LEAST_PLAIN).map(|way| way.way);
+        let still: Vec<&str> = still.collect();
+        if !still.is_empty() {
+            let why = match times.high > gaps.room_ns.point {
+                true => format!(
+                    "its kernels take {} one after another, the longest gap of a usual request has {}, a run {}",
+                    range(times, time),
+                    time(gaps.room_ns.point),
+                    text::duration(prediction.run_ns)
+                ),
+                false => format!(
+                    "the service's kernels run {} of the time",
+                    range(gaps.busy, text::percent)
+                ),
+            };
+            out.push(format!(
+                "{name} gets next to nothing from {}: {why}.",
+                still.join(" and ")
+            ));
+        }
+        for without in ways {
+            let with = without.way.strip_suffix(", batch unprofiled");
+            let with = ways.iter().find(|way| Some(way.way) == with);
+            if let Some(with) = with.filter(|with| speed(without) >= speed(with) + LEAST_DIFFERENCE) {
+                let p99 = |way: &WayFigures| figure(way.latency.map(|of| of.p99)).1;
+                out.push(format!(
+                    "{name} gets more from {} without its profile: weft charges a kernel {} until it has seen its time, \
+                     here {}, and lets it go sooner. The service's p99 is {} without the profile, {} with it.",
+                    with.way,
+                    text::duration(Config::default().unknown_cost),
+                    range(times, time),
+                    p99(without),
+                    p99(with)
+                ));
+            }
+        }
+    }
+    out
+}
+
+fn job(job: &PredictedJob, one: &str, many: &str) -> String {
     let gpu = job.gpu.as_deref().unwrap_or("an unknown GPU");
-    format!("{}: {} {steps} on {gpu}, {} times", job.name, job.steps, job.times)
+    let steps = text::count(job.steps as u64, one, many);
+    let guessed = match job.guessed {
+        Some(ProgramRole::Service) => "; by its names a service (if it trains: weft trace import --training)",
+        Some(ProgramRole::Training) => {
+            "; by its names a training (if it answers requests: weft trace import --service)"
+        }
+        None => "",
+    };
+    format!("{}: {steps} on {gpu}, {} times{guessed}", job.name, job.times)
 }
 
 fn time(ns: f64) -> String {
@@ -88,9 +157,10 @@ fn all_batch(way: &WayFigures) -> (String, String) {
 /// The jobs and the solo run: a name and a text each.
 pub(super) fn facts(answer: &PredictAnswer) -> Vec<(&'static str, String)> {
     let (solo, gaps) = (&answer.prediction.solo_ns, &answer.prediction.gaps);
-    let mut facts = vec![("service", job(&answer.service, "requests"))];
-    facts.extend(answer.batch.iter().map(|one| ("batch", job(one, "steps"))));
-    facts.push(("requests", answer.arrivals.clone()));
+    let mut facts = vec![("service", job(&answer.service, "request", "requests"))];
+    facts.extend(answer.batch.iter().map(|one| ("batch", job(one, "step", "steps"))));
+    let step = answer.service.step.as_deref().unwrap_or("as its recording marks them");
+    facts.push(("requests", format!("steps of the file ({step}); {}", answer.arrivals)));
     facts.push((
         "solo",
         format!(
@@ -130,8 +200,9 @@ pub(super) fn gaps(answer: &PredictAnswer) -> [(&'static str, String); 3] {
     [("gaps", lengths), ("idle", idle), ("fits", fits)]
 }
 
-/// The meaning of the table's figures.
-pub(super) fn notes(prediction: &Prediction) -> Vec<String> {
+/// The meaning of the table's figures, and reasons of odd ones.
+pub(super) fn notes(answer: &PredictAnswer) -> Vec<String> {
+    let prediction = &answer.prediction;
     let ways = &prediction.ways;
     let mut notes = vec![
         "mean, p50, p99: latency of the service over that of its solo run. batch: speed of each batch job, as a part \
@@ -144,10 +215,11 @@ pub(super) fn notes(prediction: &Prediction) -> Vec<String> {
     }
     let fewest = ways.iter().map(|way| way.requests).min().unwrap_or(0);
     notes.push(format!(
-        "Each run has {}: {} requests solo, {fewest} in the slowest run.",
+        "Each run has {}: {} solo, {fewest} in the slowest run.",
         text::duration(prediction.run_ns),
-        prediction.requests
+        text::count(prediction.requests as u64, "request", "requests")
     ));
+    notes.extend(answer.reasons.iter().cloned());
     notes
 }
 
@@ -174,7 +246,7 @@ pub(super) fn page(answer: &PredictAnswer) -> String {
             let width = text::terminal_width().unwrap_or(usize::MAX / 2);
             lines.extend(columns::rows(table, width));
             lines.push(PageLine::Row(String::new()));
-            lines.extend(notes(prediction).into_iter().map(PageLine::Prose));
+            lines.extend(notes(answer).into_iter().map(PageLine::Prose));
         }
     }
     lines.push(PageLine::Prose("Not known:".to_owned()));

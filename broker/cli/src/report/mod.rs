@@ -193,6 +193,13 @@ fn opened(file: &Path) -> String {
 /// Error: the file of a page that is to be written is there, and is something else. An earlier page
 /// may be replaced, a job's script or recording may not.
 pub fn replaces_only_pages(file: &Path) -> Result<()> {
+    if let Some(folder) = file.parent()
+        && !folder.as_os_str().is_empty()
+        && !folder.is_dir()
+    {
+        let (file, folder) = (file.display(), folder.display());
+        bail!("cannot write {file}: there is no folder {folder}: make it first");
+    }
     let mut head = Vec::new();
     if file.is_file() {
         let read = File::open(file).and_then(|file| file.take(64).read_to_end(&mut head));
@@ -214,7 +221,7 @@ pub fn write(file: &Path, put: impl FnOnce(&mut dyn Write) -> std::io::Result<()
         put(&mut target)?;
         target.flush()
     });
-    written.with_context(|| format!("cannot write {}", file.display()))
+    written.map_err(|error| text::not_written(file, &error))
 }
 
 /// Running jobs from the broker, and ended jobs from a shared broker or from disk; newest first.

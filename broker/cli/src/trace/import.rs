@@ -3,20 +3,22 @@
 #![forbid(unsafe_code)]
 
 use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use serde_json::json;
 use weft_trace_format::{Trace, codec::MAGIC};
-use weft_trace_import::{Cut, ImportOptions, ImportReport, Imported, ProgramRole, ReadProgress, import};
+use weft_trace_import::{Cut, ImportOptions, ImportReport, Imported, ProgramRole, import};
 
+use super::super::terminal::ProgressLine;
 use super::super::text;
-use super::stem;
+use super::{stem, writable};
 
-/// Interval at which the progress on a terminal changes.
-const SHOWN_EVERY: Duration = Duration::from_millis(200);
+/// Time of a kernel from which a line names it, ns. The longest one of 34 files of real GPUs takes
+/// 42 ms, and a driver ends a display's after some seconds.
+const LONG_KERNEL_NS: u64 = 1_000_000_000;
 
 /// Files to import, and how to read them.
 #[derive(Debug, clap::Parser)]
@@ -53,9 +55,13 @@ fn factor(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Whether the last of several files is to be written: no trace of weft's is a source.
+/// Whether the last of several files is to be written: no trace of weft's, folder or device is a
+/// source.
 fn is_written(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "trace") || !path.exists() || is_trace(path)
+    let is_source = |there: std::fs::Metadata| !there.is_dir() && !there.file_type().is_char_device();
+    path.extension().is_some_and(|extension| extension == "trace")
+        || !path.metadata().is_ok_and(is_source)
+        || is_trace(path)
 }
 
 /// Whether the file is a trace of weft's, by its first bytes.
@@ -65,11 +71,29 @@ fn is_trace(path: &Path) -> bool {
     read.is_ok() && begin == MAGIC
 }
 
+/// Imports with progress.
+fn watched(files: &[&Path], options: &ImportOptions) -> Result<Imported> {
+    let mut progress = ProgressLine::new("reading");
+    let imported = import(files, options, &mut |now| progress.show(now.read, now.size));
+    progress.clear();
+    let imported = imported?;
+    let (Imported::Ours(trace) | Imported::Foreign(trace, _)) = &imported;
+    if let Some((kernel, time)) = trace.longest_kernel()
+        && time >= LONG_KERNEL_NS
+    {
+        text::warn(format_args!(
+            "{}: kernel {} takes {}: nothing stops a kernel, so other jobs wait that long; if the time is wrong, export \
+             the file again",
+            files[0].display(),
+            text::cut(kernel, text::LONG_COMMAND),
+            text::duration(time)
+        ));
+    }
+    Ok(imported)
+}
+
 /// Reads a trace of weft's, or imports a profiler's file as it is.
 pub fn read(path: &Path) -> Result<(Trace, Option<Box<ImportReport>>)> {
-    if is_trace(path) {
-        return Ok((Trace::load(path)?, None));
-    }
     let options = ImportOptions {
         name: stem(Path::new(&stem(path))),
         cut: Cut::Auto,
@@ -77,10 +101,7 @@ pub fn read(path: &Path) -> Result<(Trace, Option<Box<ImportReport>>)> {
         device: None,
         host_time: 1.0,
     };
-    let mut progress = ProgressLine::default();
-    let imported = import(&[path], &options, &mut |now| progress.show(now));
-    progress.clear();
-    Ok(match imported? {
+    Ok(match watched(&[path], &options)? {
         Imported::Ours(trace) => (*trace, None),
         Imported::Foreign(trace, report) => (*trace, Some(report)),
     })
@@ -116,15 +137,13 @@ pub fn main(args: &ImportArgs) -> Result<()> {
         device: args.device,
         host_time: args.host_time,
     };
-    let mut progress = ProgressLine::default();
-    let imported = import(&sources, &options, &mut |now| progress.show(now));
-    progress.clear();
-    match imported? {
+    writable(&file).map_err(|error| text::not_written(&file, &error))?;
+    match watched(&sources, &options)? {
         Imported::Ours(trace) => {
             let (auto, same) = (matches!(args.cut, Cut::Auto), args.host_time == 1.0);
             if !auto || !same || role.is_some() || args.device.is_some() {
                 bail!(
-                    "{} is a trace in weft's JSON: --cut, --service, --training, --device and --host-time do not apply",
+                    "{} is a trace of weft: --cut, --service, --training, --device and --host-time do not apply",
                     sources[0].display()
                 );
             }
@@ -141,30 +160,6 @@ fn write(args: &ImportArgs, file: &Path, trace: &Trace, report: Option<&ImportRe
         let report = report.map(ImportReport::text).unwrap_or_default();
         format!("{report}wrote     {}", file.display())
     })
-}
-
-/// A line on the terminal with the part of the file that was read.
-#[derive(Debug, Default)]
-struct ProgressLine {
-    shown: Option<Instant>,
-}
-
-impl ProgressLine {
-    fn show(&mut self, now: ReadProgress) {
-        let due = self.shown.is_none_or(|shown| shown.elapsed() > SHOWN_EVERY);
-        // A pipe has no size.
-        if due && now.size > 0 && std::io::stderr().is_terminal() {
-            self.shown = Some(Instant::now());
-            eprint!("\rreading {:3.0} %", 100.0 * now.read as f64 / now.size as f64);
-            let _ = std::io::stderr().flush();
-        }
-    }
-
-    fn clear(&self) {
-        if self.shown.is_some() {
-            eprint!("\r              \r");
-        }
-    }
 }
 
 #[cfg(test)]
