@@ -643,6 +643,33 @@ def test_a_paused_service_is_not_woken_by_its_calls(scene, service):
     right(scene, served.job)
 
 
+def test_a_paused_job_is_woken_by_its_calls_if_the_command_allows_it(scene, service):
+    # It does not leave by itself.
+    served = service(after="1h")
+    wakes_by_call = ("pause", "--evict", "--wake", "on-launch", served.job.pid)
+    done(scene, *wakes_by_call)
+    assert (served.eviction()["state"], served.eviction()["cause"]) == ("evicted", "idle"), served.eviction()
+    served.asks("kernel")
+    assert served.eviction()["wakes"] == 1, served.eviction()
+    # Also a call that waits by an earlier command.
+    done(scene, "pause", "--evict", served.job.pid)
+    served.send("copy")
+    assert not jobs.wait_until(served.answered, 0.5), served.job.explain()
+    done(scene, *wakes_by_call)
+    served.answer("copy")
+    assert served.eviction()["wakes"] == 2, served.eviction()
+    right(scene, served.job)
+
+
+def test_a_job_that_uses_the_device_does_not_leave_until_its_next_call(scene, keeper):
+    scene.broker.start()
+    job = keeper("spins", 8, "spins", more={"WEFT_BACKING": "movable"})
+    line = done(scene, "pause", "--evict", "--wake", "on-launch", job.pid, code=1)
+    assert "it uses the device now" in line, line
+    assert scene.row(job)["eviction"]["state"] == "device", scene.row(job)
+    right(scene, job)
+
+
 @pytest.mark.parametrize("next_broker", [True, False], ids=["next broker", "no broker"])
 @pytest.mark.parametrize("when", ["idle", "waking"])
 def test_an_idle_service_outlives_its_broker(scene, service, when, next_broker):

@@ -91,7 +91,7 @@ static TARGETS: [AtomicPtr<()>; COUNT] = [const { AtomicPtr::new(std::ptr::null_
 /// Calls of waiting threads.
 #[derive(Debug)]
 pub struct GateBells {
-    /// A waiting thread opened the gate at the deadline.
+    /// A waiting thread opened the gate, at the deadline or because it comes to an idle job.
     pub late: fn(),
     /// A thread waits at the closed gate. Called again and again.
     pub called: fn(),
@@ -233,7 +233,7 @@ fn wait() -> bool {
         let yields = YIELDS.load(Ordering::Acquire);
         let late = clock::now() >= DEADLINE.load(Ordering::Acquire);
         if state == CLOSING && (late || yields) && swap(CLOSING, OPEN) {
-            if let Some(bells) = BELLS.get().filter(|_| !yields) {
+            if let Some(bells) = BELLS.get() {
                 (bells.late)();
             }
             return true;
