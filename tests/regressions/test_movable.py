@@ -514,6 +514,20 @@ def test_memory_that_a_stranger_took_is_awaited_and_nothing_is_lost(scene, movab
     assert jobs.wait_until(learnt, BOUND) and learnt() == [False]
 
 
+def test_memory_that_a_stranger_takes_during_the_return_is_awaited(scene, movable):
+    # The job takes six blocks. The device is full at the third one of its return, six times, of
+    # which none is sooner than a second after the one before.
+    scene.device.settings["SIMGPU_FULL"] = "9:6"
+    job = movable("moves", 150)
+    done(scene, "pause", "--evict", job.pid)
+    assert "not free" in done(scene, "resume", "--timeout", "2s", job.pid, code=124)
+    done(scene, "pause", "--evict", job.pid)
+    # The first two blocks are free again.
+    leave(scene, stranger(scene, "large", 220))
+    done(scene, "resume", job.pid)
+    right(scene, job)
+
+
 def test_a_full_host_keeps_the_memory_on_the_device(scene, keeper):
     # Untouched memory takes none of the host.
     scene.device.settings["SIMGPU_MEMORY"] = str(2 << 40)
