@@ -314,6 +314,8 @@ weft_gpu.pause()
 (row,) = weft_gpu.status()["clients"]
 assert row["eviction"]["state"] == "evicted", row
 weft_gpu.resume()
+weft_gpu.pause(wake="on-launch")
+assert weft_gpu.status()["clients"][0]["eviction"]["cause"] == "idle"
 assert gpu.download(memory) == [7] * 256'''
 movable = {{**os.environ, **weft_gpu.env(backing="movable")}}
 subprocess.run([sys.executable, "-c", moved], env=movable, check=True)

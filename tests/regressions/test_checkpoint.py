@@ -450,6 +450,16 @@ def test_an_idle_service_leaves_and_any_call_brings_it_back(scene, plain):
     right(scene, served.job)
 
 
+def test_a_paused_job_is_woken_by_its_calls_if_the_command_allows_it(scene, plain):
+    served = idle(scene, WEFT_EVICT_IDLE="1h")
+    for number, word in enumerate(["kernel", "copy"], start=1):
+        done(scene, "pause", "--evict", "--wake", "on-launch", served.job.pid)
+        assert (served.eviction()["cause"], scene.row(served.job)["memory"]) == ("idle", 0), scene.row(served.job)
+        served.asks(word)
+        assert served.eviction()["wakes"] == number, served.eviction()
+    right(scene, served.job)
+
+
 def test_an_idle_service_waits_for_its_next_broker(scene, plain):
     served = idle(scene)
     served.leaves()

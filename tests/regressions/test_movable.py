@@ -514,6 +514,20 @@ def test_memory_that_a_stranger_took_is_awaited_and_nothing_is_lost(scene, movab
     assert jobs.wait_until(learnt, BOUND) and learnt() == [False]
 
 
+def test_memory_that_a_stranger_takes_during_the_return_is_awaited(scene, movable):
+    # The job takes six blocks. The device is full at the third one of its return, six times, of
+    # which none is sooner than a second after the one before.
+    scene.device.settings["SIMGPU_FULL"] = "9:6"
+    job = movable("moves", 150)
+    done(scene, "pause", "--evict", job.pid)
+    assert "not free" in done(scene, "resume", "--timeout", "2s", job.pid, code=124)
+    done(scene, "pause", "--evict", job.pid)
+    # The first two blocks are free again.
+    leave(scene, stranger(scene, "large", 220))
+    done(scene, "resume", job.pid)
+    right(scene, job)
+
+
 def test_a_full_host_keeps_the_memory_on_the_device(scene, keeper):
     # Untouched memory takes none of the host.
     scene.device.settings["SIMGPU_MEMORY"] = str(2 << 40)
@@ -641,6 +655,33 @@ def test_a_paused_service_is_not_woken_by_its_calls(scene, service):
     served.asks("copy")
     assert served.eviction()["wakes"] == 1, served.eviction()
     right(scene, served.job)
+
+
+def test_a_paused_job_is_woken_by_its_calls_if_the_command_allows_it(scene, service):
+    # It does not leave by itself.
+    served = service(after="1h")
+    wakes_by_call = ("pause", "--evict", "--wake", "on-launch", served.job.pid)
+    done(scene, *wakes_by_call)
+    assert (served.eviction()["state"], served.eviction()["cause"]) == ("evicted", "idle"), served.eviction()
+    served.asks("kernel")
+    assert served.eviction()["wakes"] == 1, served.eviction()
+    # Also a call that waits by an earlier command.
+    done(scene, "pause", "--evict", served.job.pid)
+    served.send("copy")
+    assert not jobs.wait_until(served.answered, 0.5), served.job.explain()
+    done(scene, *wakes_by_call)
+    served.answer("copy")
+    assert served.eviction()["wakes"] == 2, served.eviction()
+    right(scene, served.job)
+
+
+def test_a_job_that_uses_the_device_does_not_leave_until_its_next_call(scene, keeper):
+    scene.broker.start()
+    job = keeper("spins", 8, "spins", more={"WEFT_BACKING": "movable"})
+    line = done(scene, "pause", "--evict", "--wake", "on-launch", job.pid, code=1)
+    assert "it uses the device now" in line, line
+    assert scene.row(job)["eviction"]["state"] == "device", scene.row(job)
+    right(scene, job)
 
 
 @pytest.mark.parametrize("next_broker", [True, False], ids=["next broker", "no broker"])

@@ -52,6 +52,9 @@ pub enum AdminQuestion {
         clients: Vec<u64>,
         /// To the host; otherwise back to the device.
         evict: bool,
+        /// To the host only until their next call.
+        #[serde(default)]
+        until_call: bool,
     },
     /// Records that the asking process ends these clients.
     Cancelled {

@@ -508,6 +508,7 @@ fn obstacle_text(obstacle: Obstacle) -> String {
     match obstacle {
         Obstacle::NothingMovable => NOTHING_MOVABLE.to_string(),
         Obstacle::Capture => "it captures a graph: try again".to_string(),
+        Obstacle::Busy(0) => "it uses the device now: its memory stays".to_string(),
         Obstacle::Busy(seconds) => {
             format!("its calls and its work on the device did not end within {seconds} s: it runs on")
         }

@@ -17,6 +17,17 @@ use weft_api::status::{ClientStatus, EvictionStatus, NOTHING_MOVABLE, Status};
 /// Interval at which the broker is asked.
 const ASKED_AGAIN: Duration = Duration::from_millis(50);
 
+/// A move of jobs' memory by command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrderedMove {
+    /// To the host, until another command.
+    Out,
+    /// To the host, until the next call that uses the device.
+    UntilCall,
+    /// Back to the device.
+    Back,
+}
+
 /// State of a process's order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Progress {
@@ -28,7 +39,8 @@ enum Progress {
 }
 
 /// Reads the progress of an order that is newer than `before`.
-fn progress(before: u32, now: Option<&EvictionStatus>, evict: bool) -> Progress {
+fn progress(before: u32, now: Option<&EvictionStatus>, ordered: OrderedMove) -> Progress {
+    let evict = ordered != OrderedMove::Back;
     let Some(now) = now else {
         return Progress::Refused(NOTHING_MOVABLE.to_string());
     };
@@ -41,13 +53,21 @@ fn progress(before: u32, now: Option<&EvictionStatus>, evict: bool) -> Progress 
     match (&now.obstacle, now.is_away() == evict) {
         (Some(why), _) => Progress::Refused(why.clone()),
         (None, true) => Progress::Done,
+        // A call has brought it back.
+        (None, false) if ordered == OrderedMove::UntilCall => Progress::Done,
         // A later order of another command was carried out.
         (None, false) => Progress::Refused("it was ordered otherwise meanwhile".to_string()),
     }
 }
 
 /// Orders jobs to move their memory, and waits for them. Prints a line for each failure.
-pub fn order(places: &Places, jobs: &[String], evict: bool, timeout: Duration) -> Result<ExitCode> {
+pub fn order(places: &Places, jobs: &[String], ordered: OrderedMove, timeout: Duration) -> Result<ExitCode> {
+    let (evict, until_call) = (ordered != OrderedMove::Back, ordered == OrderedMove::UntilCall);
+    let question = |clients| AdminQuestion::Evict {
+        clients,
+        evict,
+        until_call,
+    };
     let status = reported(places, jobs)?;
     let mut code = ExitCode::SUCCESS;
     let mut wanted: Vec<ClientStatus> = Vec::new();
@@ -64,10 +84,13 @@ pub fn order(places: &Places, jobs: &[String], evict: bool, timeout: Duration) -
     // Memory on the host stays there. A stopped process takes the order in once it continues.
     let is_there = |client: &ClientStatus| evict && client.eviction.as_ref().is_some_and(EvictionStatus::is_on_host);
     let stays = wanted.extract_if(.., |client| client.stopped && is_there(client));
-    let by_itself = |client: &ClientStatus| !client.eviction.as_ref().is_some_and(EvictionStatus::is_by_command);
-    let stays = stays.filter(by_itself).map(|client| client.client).collect::<Vec<_>>();
+    let by_command = |client: &ClientStatus| client.eviction.as_ref().is_some_and(EvictionStatus::is_by_command);
+    let stays = stays
+        .filter(|client| by_command(client) == until_call)
+        .map(|client| client.client)
+        .collect::<Vec<_>>();
     if !stays.is_empty() {
-        admin::ask(places, &AdminQuestion::Evict { clients: stays, evict })?;
+        admin::ask(places, &question(stays))?;
     }
     for stopped in wanted.extract_if(.., |client| client.stopped) {
         eprintln!(
@@ -80,7 +103,7 @@ pub fn order(places: &Places, jobs: &[String], evict: bool, timeout: Duration) -
         return Ok(code);
     }
     let clients = wanted.iter().map(|client| client.client).collect();
-    admin::ask(places, &AdminQuestion::Evict { clients, evict })?;
+    admin::ask(places, &question(clients))?;
     let deadline = Instant::now() + timeout;
     loop {
         let now = ask(places)?.clients;
@@ -92,7 +115,7 @@ pub fn order(places: &Places, jobs: &[String], evict: bool, timeout: Duration) -
             // A job that ended needs nothing.
             let Some(found) = found else { return false };
             let before = client.eviction.as_ref().map_or(0, |eviction| eviction.answered);
-            match progress(before, found.eviction.as_ref(), evict) {
+            match progress(before, found.eviction.as_ref(), ordered) {
                 Progress::Done => false,
                 Progress::Refused(why) => {
                     eprintln!("weft: client {} was not moved: {why}", client.client);
@@ -165,7 +188,12 @@ pub fn bring_back(places: &Places, clients: impl Iterator<Item = u64>, advice: &
                 "weft: client {client} is evicted: if it handles SIGTERM, it ends once its memory is back{advice}"
             );
         }
-        let _ = admin::ask(places, &AdminQuestion::Evict { clients, evict: false });
+        let back = AdminQuestion::Evict {
+            clients,
+            evict: false,
+            until_call: false,
+        };
+        let _ = admin::ask(places, &back);
     }
 }
 
@@ -206,9 +234,12 @@ mod tests {
 
     #[test]
     fn an_order_is_done_refused_or_waits() {
-        assert_eq!(progress(0, None, true), Progress::Refused(NOTHING_MOVABLE.to_string()));
-        let said = |now: &EvictionStatus, evict| progress(3, Some(now), evict);
-        let fixed = said(&status("fixed", 3, 3, None), true);
+        assert_eq!(
+            progress(0, None, OrderedMove::Out),
+            Progress::Refused(NOTHING_MOVABLE.to_string())
+        );
+        let said = |now: &EvictionStatus, ordered| progress(3, Some(now), ordered);
+        let fixed = said(&status("fixed", 3, 3, None), OrderedMove::Out);
         assert_eq!(
             fixed,
             Progress::Refused(NOTHING_MOVABLE.to_string()),
@@ -219,18 +250,23 @@ mod tests {
             ..status("fixed", 0, 0, None)
         };
         let kinds = "none of its memory can move: 32.0 MiB stream-ordered, in pools or in graphs";
-        assert_eq!(said(&ordered, true), Progress::Refused(kinds.to_string()));
-        assert_eq!(said(&status("device", 5, 3, None), true), Progress::Waits(None));
-        assert_eq!(said(&status("evicted", 5, 5, None), true), Progress::Done);
-        assert_eq!(said(&status("device", 4, 4, None), false), Progress::Done);
+        assert_eq!(said(&ordered, OrderedMove::Out), Progress::Refused(kinds.to_string()));
+        assert_eq!(
+            said(&status("device", 5, 3, None), OrderedMove::Out),
+            Progress::Waits(None)
+        );
+        assert_eq!(said(&status("evicted", 5, 5, None), OrderedMove::Out), Progress::Done);
+        assert_eq!(said(&status("device", 4, 4, None), OrderedMove::Back), Progress::Done);
         let full = "8 GiB of device memory are not free";
-        let waits = said(&status("evicted", 4, 3, Some(full)), false);
+        let waits = said(&status("evicted", 4, 3, Some(full)), OrderedMove::Back);
         assert_eq!(waits, Progress::Waits(Some(full.to_string())));
-        let refused = said(&status("device", 5, 5, Some("no")), true);
+        let refused = said(&status("device", 5, 5, Some("no")), OrderedMove::Out);
         assert_eq!(refused, Progress::Refused("no".to_string()));
         assert!(matches!(
-            said(&status("device", 6, 6, None), true),
+            said(&status("device", 6, 6, None), OrderedMove::Out),
             Progress::Refused(_)
         ));
+        let called = said(&status("device", 6, 6, None), OrderedMove::UntilCall);
+        assert_eq!(called, Progress::Done, "a call was there before the command looked");
     }
 }

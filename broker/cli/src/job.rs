@@ -18,6 +18,7 @@ use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::eviction::OrderedMove;
 use super::outside::LibraryFiles;
 use super::status::{ATTACHED_AFTER_S, ask};
 use super::{eviction, text, users};
@@ -54,12 +55,27 @@ pub struct PauseArgs {
     /// a broker with --checkpoint allow
     #[arg(long)]
     pub evict: bool,
+    /// Whether the job's next call that uses the device, such as a launch, brings the memory back,
+    /// or only weft resume does. With on-launch a job that uses the device now does not move
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = WakeOn::Resume, requires = "evict")]
+    pub wake: WakeOn,
     /// Longest wait for the move (60s, 500ms, 2m); exit code 124 after it
     #[arg(long, value_name = "TIME", value_parser = time, default_value = MOVE_TIMEOUT, requires = "evict")]
     pub timeout: Duration,
     /// Jobs: names, client numbers or process ids (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
+}
+
+/// The event that brings the memory of a paused job back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum WakeOn {
+    /// Only weft resume.
+    #[value(name = "on-resume")]
+    Resume,
+    /// The job's next call that uses the device, too.
+    #[value(name = "on-launch")]
+    Launch,
 }
 
 /// Continue a paused job; an evicted one gets its memory back first
@@ -107,7 +123,11 @@ processes of that job (those that one weft run started). A name selects all jobs
 pub fn pause(args: &PauseArgs) -> Result<ExitCode> {
     let places = Places::of_environment();
     if args.evict {
-        return eviction::order(&places, &args.jobs, true, args.timeout);
+        let ordered = match args.wake {
+            WakeOn::Resume => OrderedMove::Out,
+            WakeOn::Launch => OrderedMove::UntilCall,
+        };
+        return eviction::order(&places, &args.jobs, ordered, args.timeout);
     }
     let (processes, code) = signal(&args.jobs, &[Signal::STOP])?;
     if let Ok(status) = ask(&places) {
@@ -150,7 +170,7 @@ pub fn resume(args: &ResumeArgs) -> Result<ExitCode> {
     // A stopped process would not bring its memory back.
     let (processes, code) = signal(&rest, &[Signal::CONT])?;
     let known: Vec<String> = processes.iter().map(|process| process.client.to_string()).collect();
-    let moved = eviction::order(&places, &known, false, args.timeout)?;
+    let moved = eviction::order(&places, &known, OrderedMove::Back, args.timeout)?;
     Ok(if code == ExitCode::SUCCESS { moved } else { code })
 }
 

@@ -60,6 +60,8 @@ pub enum EvictionCause {
     /// The job was idle: its next call brings it back. Only a client that offers its memory gets
     /// an order with this cause.
     Idle = 2,
+    /// Only of an order: by a command, and from then on as [`EvictionCause::Idle`].
+    UntilCall = 3,
 }
 
 impl EvictionCause {
@@ -68,7 +70,15 @@ impl EvictionCause {
         match self {
             EvictionCause::Command => "command",
             EvictionCause::Room => "room",
-            EvictionCause::Idle => "idle",
+            EvictionCause::Idle | EvictionCause::UntilCall => "idle",
+        }
+    }
+
+    /// The cause of memory that has left by an order with this one.
+    pub fn once_away(self) -> EvictionCause {
+        match self {
+            EvictionCause::UntilCall => EvictionCause::Idle,
+            cause => cause,
         }
     }
 
@@ -81,6 +91,7 @@ impl EvictionCause {
         match word {
             0 => EvictionCause::Command,
             1 => EvictionCause::Room,
+            3 => EvictionCause::UntilCall,
             _ => EvictionCause::Idle,
         }
     }
@@ -154,7 +165,8 @@ pub enum Obstacle {
     NothingMovable,
     /// A stream is captured.
     Capture,
-    /// Calls or device work did not end within this time, s.
+    /// Calls or device work did not end within this time, s. 0: it was to leave until its next
+    /// call, and uses the device.
     Busy(u64),
     /// The host has too little memory for these bytes.
     Host(u64),
@@ -442,7 +454,8 @@ mod tests {
             slot.give_order(false, EvictionCause::Command) > 1,
             "numbers begin anew, and 0 is no order"
         );
-        for cause in [EvictionCause::Room, EvictionCause::Idle, EvictionCause::Command] {
+        let ordered = [EvictionCause::Room, EvictionCause::Idle, EvictionCause::UntilCall];
+        for cause in ordered {
             let order = slot.give_order(true, cause);
             assert!(evicts(order) && EvictionCause::of(order) == cause);
         }

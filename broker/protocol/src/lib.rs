@@ -70,7 +70,7 @@ use std::sync::atomic;
 
 /// Version of the protocol. A broker refuses other versions ([`control::Refusal::Version`]); the
 /// client then runs without weft.
-pub const VERSION: u32 = 30;
+pub const VERSION: u32 = 31;
 
 /// Priorities: 0 is the most important, 9 the least (FIKIT's ten queues).
 #[cfg(not(loom))]

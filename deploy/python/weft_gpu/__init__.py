@@ -166,13 +166,14 @@ def active():
         return any("/memfd:weft-lane" in line for line in maps)
 
 
-def pause(job=None):
+def pause(job=None, wake="on-resume"):
     """Moves a job's device memory to the host until `resume`, as `weft pause --evict` does.
 
     `job`: its name or number, as for the command; None: this process. Until `resume` its calls that
-    use the device wait. Raises WeftError with weft's line if the memory stays.
+    use the device wait. With `wake="on-launch"` the first of them brings the memory back. Raises
+    WeftError with weft's line if the memory stays.
     """
-    _output([*_move(job, "pause"), "--evict"])
+    _output([*_move(job, "pause"), "--evict", f"--wake={wake}"])
 
 
 def resume(job=None):

@@ -91,9 +91,9 @@ static TARGETS: [AtomicPtr<()>; COUNT] = [const { AtomicPtr::new(std::ptr::null_
 /// Calls of waiting threads.
 #[derive(Debug)]
 pub struct GateBells {
-    /// A waiting thread opened the gate at the deadline.
+    /// A waiting thread opened the gate, at the deadline or because it comes to an idle job.
     pub late: fn(),
-    /// A thread waits at the closed gate. Called again and again.
+    /// A thread came to the closed gate. Later ones do not call it.
     pub called: fn(),
 }
 
@@ -233,14 +233,15 @@ fn wait() -> bool {
         let yields = YIELDS.load(Ordering::Acquire);
         let late = clock::now() >= DEADLINE.load(Ordering::Acquire);
         if state == CLOSING && (late || yields) && swap(CLOSING, OPEN) {
-            if let Some(bells) = BELLS.get().filter(|_| !yields) {
+            if let Some(bells) = BELLS.get() {
                 (bells.late)();
             }
             return true;
         }
         if state == CLOSED {
-            let _ = CALLED.compare_exchange(0, clock::now(), Ordering::AcqRel, Ordering::Relaxed);
-            if let Some(bells) = BELLS.get() {
+            let first = CALLED.compare_exchange(0, clock::now(), Ordering::AcqRel, Ordering::Relaxed);
+            // Once: the mover tries a return that failed again in its own time.
+            if let Some(bells) = BELLS.get().filter(|_| first.is_ok()) {
                 (bells.called)();
             }
         }

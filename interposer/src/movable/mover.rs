@@ -14,8 +14,8 @@
 //!   as the broker's book grants it.
 //! * A job whose broker is gone comes back by itself as soon as the device has room.
 //! * The driver's checkpoint of an idle job needs an order: the broker samples the device before.
-//! * Memory that left because the job was idle comes back for the next call. If it has no room in
-//!   time, calls get CUDA's out-of-memory error until it is back.
+//! * Memory that left because the job was idle, or by an order until its next call, comes back for
+//!   that call. If it has no room in time, calls get CUDA's out-of-memory error until it is back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
@@ -117,15 +117,23 @@ pub fn forget() {
     blocks::forget();
 }
 
-/// Answers an order to evict after the gate opened at its deadline. The mover may still wait for
-/// the device.
+/// Answers a command's order, or one to make room, after a waiting thread opened the gate. The
+/// mover may still wait for the device.
 fn late() {
-    if let Some(link) = link::only() {
-        let slot = &link.lane.eviction;
-        slot.set_obstacle(Some(busy()));
+    let Some(slot) = link::only().map(|link| &link.lane.eviction) else {
+        return;
+    };
+    let order = slot.order.load(Ordering::Acquire);
+    let obstacle = match EvictionCause::of(order) {
+        EvictionCause::Command | EvictionCause::Room => busy(),
+        EvictionCause::UntilCall => in_use(busy()),
+        EvictionCause::Idle => return,
+    };
+    // An idle job leaves without an order.
+    if !slot.is_answered() {
+        slot.set_obstacle(Some(obstacle));
         slot.set_residence(Residence::Device, 0, 0);
-        slot.answered
-            .store(slot.order.load(Ordering::Acquire), Ordering::Release);
+        slot.answered.store(order, Ordering::Release);
     }
 }
 
@@ -264,6 +272,8 @@ impl MemoryMover {
                         EvictionCause::Idle if may && idle => self.leave_idle(),
                         // It has made a call meanwhile.
                         EvictionCause::Idle => None,
+                        // A call opens the gate at once.
+                        EvictionCause::UntilCall if may => self.evict(EvictionCause::Idle).err().map(in_use),
                         cause if may => self.evict(cause).err(),
                         _ => Some(Obstacle::Internal),
                     };
@@ -285,7 +295,7 @@ impl MemoryMover {
                 // It is so already.
                 _ if fresh => {
                     if let Some(away) = &mut self.away {
-                        away.cause = EvictionCause::of(order);
+                        away.cause = EvictionCause::of(order).once_away();
                         (away.ordered, away.refuses) = (false, false);
                     }
                     gate::refuse_no_more();
@@ -435,7 +445,7 @@ impl MemoryMover {
     fn wanted(&self) -> Option<Ns> {
         let away = self.away?;
         match away.cause {
-            EvictionCause::Idle => gate::called(),
+            EvictionCause::Idle | EvictionCause::UntilCall => gate::called(),
             EvictionCause::Room => {
                 let longest = self.link.settings.longest_evicted?;
                 Some(away.since.saturating_add(longest)).filter(|due| *due <= clock::now())
@@ -765,6 +775,14 @@ fn move_by() -> MoveBy {
     match checkpoint::counts() {
         true => MoveBy::Checkpoint,
         false => MoveBy::Blocks,
+    }
+}
+
+/// The obstacle of a job that leaves only while no call comes.
+fn in_use(why: Obstacle) -> Obstacle {
+    match why {
+        Obstacle::Busy(_) => Obstacle::Busy(0),
+        why => why,
     }
 }
 

@@ -6,6 +6,7 @@ the simulated link takes most of a move's time, and the copies of real bytes lit
 link is measured in the same run, by the job's own copies.
 """
 
+import statistics
 import time
 
 from fixtures import compiled
@@ -24,6 +25,8 @@ CONTEXT, SPARE = 8 * MIB, 8 * MIB
 BOUND = 120.0
 # Time without a call after which the model server's memory leaves.
 IDLE = "500ms"
+# Sizes of allocations, MiB, and how many of each a process makes.
+TAKEN_MIB, TAKEN = (2, 64), 400
 
 
 class Stage:
@@ -52,11 +55,11 @@ class Stage:
         """An A100's GiB on this device, in whole blocks of 64 MiB."""
         return max(64, gib * 1024 // self.scale // 64 * 64)
 
-    def start(self, name, role, gib, *words, priority, **more):
+    def start(self, name, role, mib, *words, priority, **more):
         ready = self.folder / f"{name}.ready"
         preload = jobs.preload(self.broker.variables(), priority=priority)
         mine = {**jobs.clean_environment(), **self.device.environment(), **preload}
-        command = [self.program, role, ready, self.mib(gib), *words]
+        command = [self.program, role, ready, mib, *words]
         mine |= {"WEFT_BACKING": "movable", **more}
         job = jobs.Job(command, environment=mine, folder=self.folder, name=name)
         self.jobs.append(job)
@@ -86,12 +89,31 @@ class Stage:
         rows = (self.broker.status() or {"clients": []})["clients"]
         return next((row["eviction"] for row in rows if row["pid"] == job.pid), None) or {}
 
+    def taken(self, rounds):
+        """Microseconds that an allocation and its free take in plain and in movable memory, by
+        size: medians of a process, and of the rounds their median. Both kinds have a process in
+        each round."""
+        found = {}
+        for mib in TAKEN_MIB:
+            times = {"device": [], "movable": []}
+            for number in range(rounds):
+                for backing, kept in times.items():
+                    job = self.start(f"{backing}{mib}-{number}", "takes", mib, TAKEN, priority=7, WEFT_BACKING=backing)
+                    kept.append({word: float(figure) for word, figure in self.ends(job).items()})
+            own = {}
+            for word in ("taken_us", "freed_us"):
+                plain, movable = ([each[word] for each in times[backing]] for backing in times)
+                more = statistics.median(there - here for here, there in zip(plain, movable, strict=True))
+                own[word] = {"plain": statistics.median(plain), "movable": statistics.median(movable), "more": more}
+            found[str(mib)] = own
+        return found
+
     def server(self):
         """A model server of 30 GiB is idle, leaves, and answers a request. Returns the rates of the
         link, bytes/s, the bytes that moved, and the seconds of each request."""
         running = self.folder / "server.running"
         running.touch()
-        job = self.start("server", "server", SERVICE_GIB, running, priority=0, WEFT_EVICT_IDLE=IDLE)
+        job = self.start("server", "server", self.mib(SERVICE_GIB), running, priority=0, WEFT_EVICT_IDLE=IDLE)
         self.stands(job)
         wakes = []
         for number in range(1, 4):
@@ -114,16 +136,16 @@ class Stage:
         more = {"WEFT_MEMORY": f"{self.mib(each)}MiB"}
         alone = []
         for number in range(2):
-            job = self.start(f"alone{number}", "batch", each, rounds + number, priority=7, **more)
+            job = self.start(f"alone{number}", "batch", self.mib(each), rounds + number, priority=7, **more)
             alone.append(self.ends(job)["hash"])
         batch = []
         for number in range(2):
-            batch.append(self.start(f"batch{number}", "batch", each, rounds + number, priority=7, **more))
+            batch.append(self.start(f"batch{number}", "batch", self.mib(each), rounds + number, priority=7, **more))
         for job in batch:
             self.stands(job)
         begun = time.monotonic()
         own = {"WEFT_MEMORY": f"{self.mib(SERVICE_GIB)}MiB", "WEFT_BACKING": "device"}
-        service = self.start("service", "service", SERVICE_GIB, priority=0, **own)
+        service = self.start("service", "service", self.mib(SERVICE_GIB), priority=0, **own)
         self.stands(service)
         away = [self.eviction(job).get("bytes", 0) for job in batch]
         (self.folder / "service.ready.go").touch()

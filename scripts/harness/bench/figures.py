@@ -37,6 +37,10 @@ LAUNCH_AIMS_NS = {
 # The aims of `scripts/demo`: the part of the service's loss that is won back, and the training's
 # part of the time that is left.
 WIN_BACK, TRAINING_SHARE = 0.8, 0.88
+# The aims of `scripts/bench evict`: seconds beyond the link's time until the first request of a
+# service for which memory moves, that of a model server whose memory left relative to the link's
+# time, and microseconds that an allocation of movable memory takes more.
+ROOM_AIM_S, WAKE_AIM, TAKEN_AIM_US = 1.0, 1.25, 10.0
 NODE = ("broker/daemon", "broker/gate", "broker/protocol", "broker/scheduler", "interposer", "profiles")
 
 
@@ -100,6 +104,15 @@ def demo(found):
     yield Row("... the training gets the time that is left", f"{share:.2f}", str(TRAINING_SHARE), share >= TRAINING_SHARE)
 
 
+def evict(found):
+    """Movable memory: first requests, and the cost of an allocation."""
+    more = {mib: words["taken_us"]["more"] for mib, words in found["taken"].items()}
+    promise = "Memory moves for a service, and for that of an idle model server: their first requests; an allocation of movable memory"
+    took = " and ".join(f"{us:+.0f} us ({mib} MiB)" for mib, us in more.items())
+    value = f"{found['beyond_s']:+.2f} s beyond the link's time; {found['ratio']:.2f}x of it; {took}"
+    yield Row(promise, value, f"+{ROOM_AIM_S:g} s; {WAKE_AIM}x; +{TAKEN_AIM_US:.0f} us", not found["missed"])
+
+
 def admission(found):
     """Waits for device memory in ten mixes of jobs."""
     aims = found["aims"]
@@ -142,5 +155,6 @@ RECORDINGS = {
         LAB,
         measured,
     ),
+    "evict": Recording("scripts/bench evict --check", "42-evict.json", "simulated GPU", (*NODE, "broker/admission"), evict),
     "admission": Recording("scripts/lab admission --check", "50-admission.json", "virtual time", ADMISSION, admission),
 }

@@ -2,6 +2,7 @@
 //   movable_bench batch ready MIB rounds      fills parts of its memory, round by round
 //   movable_bench service ready MIB           one request, a kernel on each block; ends at `ready.go`
 //   movable_bench server ready MIB running    measures the link, then a request a file `ready.go`
+//   movable_bench takes ready MIB count       takes and frees one block of that size again and again
 // Each prints words: milliseconds of the clock of all processes, rates in bytes a millisecond, and a
 // batch job a hash of its memory.
 #include "memory_driver.h"
@@ -47,6 +48,28 @@ static void measure(void) {
     fflush(stdout);
 }
 
+static int order(const void *one, const void *other) {
+    double left = *(const double *)one, right = *(const double *)other;
+    return (left > right) - (left < right);
+}
+
+// Median times of an allocation and of its free, microseconds.
+static void takes(size_t bytes, int count) {
+    static double taken[1000], freed[1000];
+    MUST(count > 0 && count <= 1000);
+    for (int i = 0; i < count; i++) {
+        double begun = now_ms();
+        OK(cuMemAlloc_v2(&block[0], bytes));
+        double middle = now_ms();
+        OK(cuMemFree_v2(block[0]));
+        taken[i] = (middle - begun) * 1e3;
+        freed[i] = (now_ms() - middle) * 1e3;
+    }
+    qsort(taken, (size_t)count, sizeof *taken, order);
+    qsort(freed, (size_t)count, sizeof *freed, order);
+    printf("taken_us %f freed_us %f\n", taken[count / 2], freed[count / 2]);
+}
+
 static uint64_t hash(void) {
     uint64_t sum = 1469598103934665603ull;
     for (int i = 0; i < blocks; i++) {
@@ -61,11 +84,17 @@ int main(int count, char **arguments) {
     MUST(count >= 4);
     const char *role = arguments[1], *ready = arguments[2];
     snprintf(go, sizeof go, "%s.go", ready);
-    blocks = (int)(strtoull(arguments[3], 0, 10) * MIB / BLOCK);
-    MUST(blocks > 0 && blocks <= MOST);
+    size_t wanted = strtoull(arguments[3], 0, 10) * MIB;
+    blocks = (int)(wanted / BLOCK);
     double begun = now_ms();
     begin();
     OK(cuCtxCreate_v2(&context, 0, device));
+    if (!strcmp(role, "takes")) {
+        MUST(count >= 5);
+        takes(wanted, (int)strtol(arguments[4], 0, 10));
+        return 0;
+    }
+    MUST(blocks > 0 && blocks <= MOST);
     double context_ms = now_ms();
     OK(cuModuleLoad(&module, KERNELS));
     OK(cuModuleGetFunction(&fill, module, "simgpu_fill"));

@@ -149,7 +149,17 @@ impl QueryHandler {
                 let same = |entry: &Entry| who(entry) || jobs.contains(&of(entry));
                 self.set(same, priority, budget, asker)
             }
-            AdminQuestion::Evict { clients, evict } => self.evict(&clients, evict, asker),
+            AdminQuestion::Evict {
+                clients,
+                evict,
+                until_call,
+            } => {
+                let cause = match until_call {
+                    true => EvictionCause::UntilCall,
+                    false => EvictionCause::Command,
+                };
+                self.evict(&clients, evict, cause, asker)
+            }
             AdminQuestion::Cancelled { clients } => {
                 let own = |entry: &Entry| self.sees_own_alone(asker).is_none_or(|uid| uid == entry.uid);
                 let named = clients.iter().filter_map(|client| self.registry.get(*client));
@@ -357,7 +367,7 @@ impl QueryHandler {
     }
 
     /// Orders clients to move their memory. Users of a shared broker order only their own.
-    fn evict(&self, clients: &[u64], evict: bool, asker: Asker) -> Answer {
+    fn evict(&self, clients: &[u64], evict: bool, cause: EvictionCause, asker: Asker) -> Answer {
         let own = |entry: &Entry| self.sees_own_alone(asker).is_none_or(|uid| uid == entry.uid);
         let found: Vec<_> = clients.iter().filter_map(|client| self.registry.get(*client)).collect();
         if let Some(other) = found.iter().find(|entry| !own(entry)) {
@@ -382,7 +392,7 @@ impl QueryHandler {
         let moves = |entry: &&Arc<Entry>| entry.lane.eviction.residence() != Residence::Fixed;
         for entry in found.iter().filter(moves) {
             let slot = &entry.lane.eviction;
-            slot.give_order(evict, EvictionCause::Command);
+            slot.give_order(evict, cause);
             let _ = futex::wake(&slot.order, futex::Flags::empty(), i32::MAX as u32);
         }
         Answer::Set(found.len())

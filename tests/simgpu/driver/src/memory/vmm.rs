@@ -8,8 +8,8 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use rustix::fs::MemfdFlags;
 use simgpu_device::lock::lock;
@@ -96,8 +96,24 @@ impl AllocationProperties {
     }
 }
 
+/// Whether a test has this call find the device full: `SIMGPU_FULL=FIRST:TIMES`.
+fn finds_full() -> bool {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    static FULL: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    let full = FULL.get_or_init(|| {
+        let text = std::env::var("SIMGPU_FULL").ok()?;
+        let (first, times) = text.split_once(':')?;
+        Some((first.parse().ok()?, times.parse().ok()?))
+    });
+    let call = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
+    full.is_some_and(|(first, times)| (first..first.saturating_add(times)).contains(&call))
+}
+
 fn create(driver: &Driver, size: u64, properties: AllocationProperties) -> R<Handle> {
     let device = properties.device();
+    if finds_full() {
+        return Err(Error::OUT_OF_MEMORY);
+    }
     driver.timeline.reserve(device, size)?;
     let backing = || -> R<Backing> {
         if properties.handle_types & FILE_DESCRIPTOR == 0 {
