@@ -71,7 +71,7 @@ MODE = {"unqueued": "background", "moved": "alone"}
 RUNS = 6
 
 # A line about a move of idle memory.
-IDLE = "because the job was idle"
+IDLE = "until a call needed it"
 
 
 # The library that a client maps once it asks for the device.

@@ -624,7 +624,7 @@ def test_an_idle_service_leaves_and_any_call_brings_it_back(scene, service):
         served.asks(word)
         row = served.eviction()
         assert row["wakes"] == number and row["woke_in_s"] > 0, f"{word}: {row}"
-    assert served.job.stderr().count("because the job was idle; it came back in") == 6, served.job.explain()
+    assert served.job.stderr().count("until a call needed it; it came back in") == 6, served.job.explain()
     right(scene, served.job)
 
 

@@ -438,7 +438,7 @@ fn a_batch_job_that_gets_little_has_its_reasons() {
     let reasons = answer["reasons"].to_string();
     for wanted in [
         "batch gets next to nothing from ",
-        "its kernels take 20.0 ms one after another, the longest gap of a usual request has 1.0",
+        "its kernels take up to 20.0 ms, the longest gap of a usual request has 1.0",
         "batch gets more from MPS, weft without its profile: weft charges a kernel 20.0 us until",
     ] {
         assert!(reasons.contains(wanted), "{wanted}: {answer}");

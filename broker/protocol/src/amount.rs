@@ -13,6 +13,9 @@ const MIN_PLAIN_BYTES: f64 = 1_048_576.0;
 pub fn parse(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text} is not an amount of memory: write 12GiB, 500MB or a number of bytes");
     let trimmed = text.trim();
+    if trimmed.is_empty() {
+        return Err("an amount of memory is missing: write 12GiB, 500MB or a number of bytes".to_string());
+    }
     let split = trimmed
         .find(|letter: char| letter.is_ascii_alphabetic())
         .unwrap_or(trimmed.len());

@@ -484,7 +484,7 @@ impl MemoryMover {
         slot.set_obstacle(None);
         self.publish();
         report::always(&format!(
-            "its memory ({}) was on the host for {} s, because the job was idle; it came back in {:.2} s for a call",
+            "its memory ({}) was on the host for {} s, until a call needed it; it came back in {:.2} s",
             shown(away.bytes),
             now.saturating_sub(away.since) / SECOND_NS,
             now.saturating_sub(since) as f64 / SECOND_NS as f64
@@ -531,7 +531,7 @@ impl MemoryMover {
                 _ => "it cannot come back now".to_string(),
             };
             report::always(&format!(
-                "a call waits for its memory ({bytes}), which is on the host because the job was idle: {obstacle} (for at most {} s, then CUDA reports that it is out of memory; WEFT_WAIT sets the time)",
+                "a call waits for its memory ({bytes}), which is on the host: {obstacle} (for at most {} s, then CUDA reports that it is out of memory; WEFT_WAIT sets the time)",
                 longest / SECOND_NS
             ));
         }

@@ -249,13 +249,21 @@ impl ImportReport {
         }
     }
 
+    fn gpu_name(&self) -> &str {
+        match self.gpu.as_str() {
+            "" => "unknown GPU",
+            name => name,
+        }
+    }
+
     /// Adds the report of another file of the program.
     pub(crate) fn add(&mut self, more: ImportReport) {
-        if (&self.cut, self.role, self.device) != (&more.cut, more.role, more.device) {
+        if (&self.cut, self.role, self.device, &self.gpu) != (&more.cut, more.role, more.device, &more.gpu) {
             self.others.push(format!(
-                "{}: device {}, a {}, {}",
+                "{}: device {} ({}), a {}, {}",
                 more.files.join(" "),
                 more.device,
+                more.gpu_name(),
                 more.kind(),
                 more.cut
             ));
@@ -330,7 +338,7 @@ impl ImportReport {
     /// The report for people.
     pub fn text(&self) -> String {
         let mut out = String::new();
-        let gpu = if self.gpu.is_empty() { "unknown GPU" } else { &self.gpu };
+        let gpu = self.gpu_name();
         let graphs = match (self.graphs, self.graphs_unknown) {
             (0, _) => String::new(),
             (graphs, 0) => format!(", graph launches {graphs}"),

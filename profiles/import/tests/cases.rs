@@ -412,7 +412,9 @@ fn files_with_other_launch_costs_keep_their_host_times() {
         panic!()
     };
     assert!(
-        report.text().contains("training.json: device 0, a training"),
+        report
+            .text()
+            .contains("training.json: device 0 (NVIDIA Test), a training"),
         "{}",
         report.text()
     );

@@ -192,11 +192,11 @@ pub fn main(args: PredictArgs) -> Result<ExitCode> {
         prediction,
         unknown,
     };
+    text::show(&answer, args.json, show::page)?;
     if let Some(file) = &args.html {
         report::write(file, |to| to.write_all(html::render(&answer).as_bytes()))?;
         text::warn(format_args!("the page is in {}", file.display()));
     }
-    text::show(&answer, args.json, show::page)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -12,9 +12,8 @@ use super::super::text::{self, PageLine};
 use super::play::{FigureRange, LatencyFigures, Prediction, WayFigures};
 use super::{PredictAnswer, PredictedJob, ReadJob};
 
-/// Least figure that needs no reason, and least difference between two that needs one.
+/// Least figure that needs no reason.
 const LEAST_PLAIN: f64 = 0.02;
-const LEAST_DIFFERENCE: f64 = 0.005;
 
 /// Things that the prediction does not know.
 pub(super) fn unknown(service: &ReadJob, batch: &[ReadJob]) -> Vec<String> {
@@ -72,7 +71,8 @@ pub(super) fn reasons(prediction: &Prediction, batch: &[ReadJob]) -> Vec<String>
     let (ways, gaps) = (&prediction.ways, &prediction.gaps);
     for (at, job) in batch.iter().enumerate() {
         let name = &job.job.name;
-        let speed = |way: &WayFigures| way.batch.get(at).copied().flatten().map_or(0.0, |of| of.point);
+        let speeds = |way: &WayFigures| way.batch.get(at).copied().flatten().unwrap_or_default();
+        let speed = |way: &WayFigures| speeds(way).point;
         let times = job.program.kernel_times().into_iter().map(|ns| (true, ns as f64));
         let times = FigureRange::of(times).unwrap_or_default();
         let still = ways.iter().filter(|way| speed(way) < LEAST_PLAIN).map(|way| way.way);
@@ -80,8 +80,8 @@ pub(super) fn reasons(prediction: &Prediction, batch: &[ReadJob]) -> Vec<String>
         if !still.is_empty() {
             let why = match times.high > gaps.room_ns.point {
                 true => format!(
-                    "its kernels take {} one after another, the longest gap of a usual request has {}, a run {}",
-                    range(times, time),
+                    "its kernels take up to {}, the longest gap of a usual request has {}, a run {}",
+                    time(times.high),
                     time(gaps.room_ns.point),
                     text::duration(prediction.run_ns)
                 ),
@@ -90,15 +90,16 @@ pub(super) fn reasons(prediction: &Prediction, batch: &[ReadJob]) -> Vec<String>
                     range(gaps.busy, text::percent)
                 ),
             };
-            out.push(format!(
-                "{name} gets next to nothing from {}: {why}.",
-                still.join(" and ")
-            ));
+            let still = match still.len() == ways.len() {
+                true => "every way".to_owned(),
+                false => still.join("; "),
+            };
+            out.push(format!("{name} gets next to nothing from {still}: {why}."));
         }
         for without in ways {
             let with = without.way.strip_suffix(", batch unprofiled");
             let with = ways.iter().find(|way| Some(way.way) == with);
-            if let Some(with) = with.filter(|with| speed(without) >= speed(with) + LEAST_DIFFERENCE) {
+            if let Some(with) = with.filter(|with| speed(without) > speeds(with).high) {
                 let p99 = |way: &WayFigures| figure(way.latency.map(|of| of.p99)).1;
                 out.push(format!(
                     "{name} gets more from {} without its profile: weft charges a kernel {} until it has seen its time, \

@@ -200,6 +200,9 @@ pub fn replaces_only_pages(file: &Path) -> Result<()> {
         let (file, folder) = (file.display(), folder.display());
         bail!("cannot write {file}: there is no folder {folder}: make it first");
     }
+    if file.is_dir() {
+        bail!("{} is a folder: name a file in it", file.display());
+    }
     let mut head = Vec::new();
     if file.is_file() {
         let read = File::open(file).and_then(|file| file.take(64).read_to_end(&mut head));
