@@ -166,6 +166,8 @@ WRONG = [
     ("podMonitor/labels", {"release": 1}),
     ("podAnnotations", {"a b": "c"}),
     ("podAnnotations", {"weft.dev/settings": "c"}),
+    ("podMonitor/labels", {"app.kubernetes.io/name": "c"}),
+    ("dashboard/labels", {"app.kubernetes.io/instance": "c"}),
     ("dashboard/enabled", "yes"),
     ("dashboard/labels", {"grafana_dashboard": 1}),
     ("", {"dra": {"enabled": True}, "severalGpus": True}),
