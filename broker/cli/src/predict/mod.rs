@@ -67,7 +67,7 @@ struct PredictedJob {
     times: &'static str,
     steps: usize,
     kernels: usize,
-    /// What a step is, in the words of an import; `null` if the file does not have it.
+    /// The meaning of a step, in the words of an import; `null` if the file does not have it.
     step: Option<String>,
     /// The role that an import guessed from names, or `null`.
     guessed: Option<ProgramRole>,

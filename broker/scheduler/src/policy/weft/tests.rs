@@ -302,26 +302,28 @@ fn of_a_background_job_that_nothing_is_known_of_one_kernel_goes_at_a_time() {
     assert!(!is_grant(&bench.waits(120 * US)));
 }
 
+/// A service and a training without profiles, and the decisions as they attach.
+fn without_profiles(policy: PolicyName) -> (Core, Vec<Decision>) {
+    let config = Config {
+        policy,
+        ..Config::default()
+    };
+    let mut core = Core::new(config);
+    let mut out = Vec::new();
+    for (client, priority) in [(SERVICE, 0), (TRAINING, 5)] {
+        let attached = Event::Attached {
+            client,
+            priority,
+            profile: None,
+        };
+        core.handle(MS, attached, &mut out);
+    }
+    (core, out)
+}
+
 #[test]
 fn a_background_job_without_a_profile_is_timed_and_charged_the_bound_from_its_first_launch() {
-    let attach = |policy| {
-        let config = Config {
-            policy,
-            ..Config::default()
-        };
-        let mut core = Core::new(config);
-        let mut out = Vec::new();
-        for (client, priority) in [(SERVICE, 0), (TRAINING, 5)] {
-            let attached = Event::Attached {
-                client,
-                priority,
-                profile: None,
-            };
-            core.handle(MS, attached, &mut out);
-        }
-        (core, out)
-    };
-    let (mut core, out) = attach(PolicyName::Weft);
+    let (mut core, out) = without_profiles(PolicyName::Weft);
     let bound = core.config().delay_bound;
     let at = |wanted: Decision| out.iter().position(|decision| *decision == wanted);
     let (timed, charged) = (Decision::Times(TRAINING, true), Decision::Charge(TRAINING, 0, bound));
@@ -334,23 +336,14 @@ fn a_background_job_without_a_profile_is_timed_and_charged_the_bound_from_its_fi
     let unknown = core.config().unknown_cost;
     assert!(out.contains(&Decision::Charge(TRAINING, 0, unknown)), "{out:?}");
     assert!(out.contains(&Decision::Times(TRAINING, false)), "{out:?}");
-    let (_, out) = attach(PolicyName::Fikit);
+    let (_, out) = without_profiles(PolicyName::Fikit);
     let charges = out.iter().any(|decision| matches!(decision, Decision::Charge(..)));
     assert!(!charges, "other policies count as they did: {out:?}");
 }
 
 #[test]
 fn a_charge_that_holds_work_of_a_foreground_job_falls_to_the_kernels_own_time() {
-    let mut core = Core::new(Config::default());
-    let mut out = Vec::new();
-    for (client, priority) in [(SERVICE, 0), (TRAINING, 5)] {
-        let attached = Event::Attached {
-            client,
-            priority,
-            profile: None,
-        };
-        core.handle(MS, attached, &mut out);
-    }
+    let (mut core, mut out) = without_profiles(PolicyName::Weft);
     let launched = |client, kernel, cost, at| Event::Launched {
         client,
         kernel,
